@@ -1,0 +1,35 @@
+"""The one error type that a user can cause, and the exit codes of every command."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What each exit code of a headprune command means."""
+
+    OK = 0
+    FAIL = 1
+    USAGE = 2
+    INCONCLUSIVE = 3
+    INVALID = 4
+    INTERNAL = 5
+    INTERRUPTED = 130
+
+
+class HeadpruneError(Exception):
+    """Something the user can mend: what was wrong, and the next command to type.
+
+    Args:
+        message: One line: what, what was got, what was expected.
+        hint: The command or change that mends it.
+        exit_code: The process's exit code; `USAGE` unless the result itself is not valid.
+    """
+
+    def __init__(
+        self, message: str, *, hint: str | None = None, exit_code: ExitCode = ExitCode.USAGE
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.exit_code = exit_code

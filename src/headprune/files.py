@@ -1,0 +1,101 @@
+"""Files written whole or not at all, and their hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from headprune.errors import HeadpruneError
+
+HASH_BLOCK = 1 << 22
+
+
+def sha256_file(path: Path) -> str:
+    """SHA-256 of a file's content, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(HASH_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+@contextmanager
+def staged_file(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path`, moved onto it when the block ends without an error.
+
+    Raises:
+        HeadpruneError: The folder of `path` cannot be written to.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise HeadpruneError(f"cannot write {path}: {error.strerror}") from error
+    os.close(handle)
+    staging = Path(name)
+    try:
+        yield staging
+        staging.chmod(0o666 & ~_umask())
+        staging.replace(path)
+    except IsADirectoryError as error:
+        raise HeadpruneError(f"cannot write {path}: it is a directory") from error
+    finally:
+        staging.unlink(missing_ok=True)
+
+
+def write_text_whole(path: Path, text: str) -> None:
+    """Write UTF-8 text to `path` so that a reader sees the old file or the new one."""
+    with staged_file(path) as staging:
+        staging.write_text(text, "utf-8")
+
+
+@contextmanager
+def staged_directory(path: Path, *, force: bool = False) -> Iterator[Path]:
+    """A temporary directory beside `path`, moved to it when the block ends without an error.
+
+    Args:
+        path: Where the directory shall stand; must not exist, or be empty, unless `force`.
+        force: Replace what stands at `path`.
+
+    Raises:
+        HeadpruneError: `path` is taken, or its parent cannot be written to.
+    """
+    check_free(path, force=force)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    except OSError as error:
+        raise HeadpruneError(f"cannot write {path}: {error.strerror}") from error
+    try:
+        yield staging
+        staging.chmod(0o777 & ~_umask())
+        if path.exists():
+            shutil.rmtree(path)
+        staging.rename(path)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def check_free(path: Path, *, force: bool) -> None:
+    """Raise unless a directory may be written at `path`; long work calls this before it starts.
+
+    Raises:
+        HeadpruneError: `path` is a file, or a directory with content and not `force`.
+    """
+    if path.exists() and not path.is_dir():
+        raise HeadpruneError(f"{path} is a file, expected a directory to write to")
+    if path.is_dir() and any(path.iterdir()) and not force:
+        raise HeadpruneError(
+            f"{path} is not empty", hint="pass --force to replace it, or another -o DIR"
+        )
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current

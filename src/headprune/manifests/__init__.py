@@ -1,0 +1,34 @@
+"""The manifest: typed model, reader, writer, gate choice."""
+
+from headprune.manifests.files import read_manifest, write_manifest
+from headprune.manifests.model import (
+    Artefact,
+    CalibrationInfo,
+    Gate,
+    HeadStatistics,
+    LayerHeads,
+    Manifest,
+    ModelInfo,
+    OperatingPoint,
+    RawScores,
+    ScoreSummary,
+    Threshold,
+    TokenizerInfo,
+)
+
+__all__ = [
+    "Artefact",
+    "CalibrationInfo",
+    "Gate",
+    "HeadStatistics",
+    "LayerHeads",
+    "Manifest",
+    "ModelInfo",
+    "OperatingPoint",
+    "RawScores",
+    "ScoreSummary",
+    "Threshold",
+    "TokenizerInfo",
+    "read_manifest",
+    "write_manifest",
+]

@@ -1,0 +1,88 @@
+"""Read and write manifest files: validated both ways, the same bytes for the same content."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import cattrs
+
+from headprune.errors import HeadpruneError
+from headprune.files import write_text_whole
+from headprune.manifests.model import Manifest
+from headprune.schemas.validation import parse_json, validate
+
+SCHEMA = "manifest-v1"
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read and validate a manifest.
+
+    Raises:
+        HeadpruneError: The file is missing, not JSON, or does not follow the schema.
+    """
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError as error:
+        raise HeadpruneError(
+            f"no manifest at {path}",
+            hint=f"make one: headprune analyze --model DIR -o {path}",
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise HeadpruneError(f"cannot read the manifest {path}: {error}") from error
+    document = parse_json(text, where=str(path))
+    hint = f"make a new one: headprune analyze --model DIR -o {path}"
+    validate(document, SCHEMA, where=str(path), hint=hint)
+    manifest = cattrs.structure(document, Manifest)
+    check_shapes(manifest, where=str(path))
+    return manifest
+
+
+def write_manifest(manifest: Manifest, path: Path) -> None:
+    """Validate `manifest` and write it to `path`, whole or not at all."""
+    document = json.loads(json.dumps(asdict(manifest)))
+    validate(document, SCHEMA, where="the manifest to be written")
+    check_shapes(manifest, where="the manifest to be written")
+    write_text_whole(path, dumps(document) + "\n")
+
+
+def check_shapes(manifest: Manifest, *, where: str) -> None:
+    """Check what a JSON Schema cannot say: that all per-head tables have the model's shape.
+
+    Raises:
+        HeadpruneError: A table has other layers or heads than `model.layers`, or the gate names a
+            head that does not exist.
+    """
+    heads = [layer.query_heads for layer in manifest.model.layers]
+    for name, score in manifest.scores.items():
+        statistics = score.heads
+        tables = [
+            statistics.mean, statistics.std, statistics.minimum, statistics.q25,
+            statistics.median, statistics.q75, statistics.maximum, *statistics.inactive_share,
+        ]  # fmt: skip
+        if any([len(row) for row in table] != heads for table in tables):
+            raise HeadpruneError(
+                f"{where}: scores.{name}.heads does not have the shape of model.layers"
+            )
+        if len(statistics.inactive_share) != len(score.thresholds):
+            raise HeadpruneError(
+                f"{where}: scores.{name}.heads.inactive_share has "
+                f"{len(statistics.inactive_share)} tables, expected one per threshold"
+            )
+    for layer, head in manifest.gate.heads if manifest.gate else ():
+        if layer >= len(heads) or head >= heads[layer]:
+            raise HeadpruneError(f"{where}: gate.heads names layer {layer} head {head}: no such head")
+
+
+def dumps(value: Any, indent: int = 0) -> str:
+    """JSON with one line per row of numbers, so that a manifest can be read and diffed."""
+    pad, inner = " " * indent, " " * (indent + 2)
+    if isinstance(value, dict) and value:
+        rows = (f"{inner}{json.dumps(k)}: {dumps(v, indent + 2)}" for k, v in value.items())
+        return "{\n" + ",\n".join(rows) + f"\n{pad}}}"
+    if isinstance(value, list) and any(isinstance(item, (list, dict)) for item in value):
+        rows = (f"{inner}{dumps(item, indent + 2)}" for item in value)
+        return "[\n" + ",\n".join(rows) + f"\n{pad}]"
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)

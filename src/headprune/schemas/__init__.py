@@ -1,0 +1,1 @@
+"""The JSON Schemas of the files that headprune writes, as package data."""

@@ -1,0 +1,67 @@
+"""Validate a document against one of the packaged JSON Schemas."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
+
+from headprune.errors import HeadpruneError
+
+
+@cache
+def validator(name: str) -> Draft202012Validator:
+    """The validator of `schemas/<name>.schema.json`, itself checked on first use."""
+    schema = json.loads((files("headprune.schemas") / f"{name}.schema.json").read_text("utf-8"))
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema)
+
+
+def parse_json(text: str, *, where: str) -> Any:
+    """Parse strict JSON: `NaN` and `Infinity`, which Python's parser lets through, are refused.
+
+    Args:
+        text: The document.
+        where: What to call it in messages, usually its path.
+
+    Raises:
+        HeadpruneError: The text is not JSON.
+    """
+
+    def refuse(constant: str) -> float:
+        raise ValueError(f"the constant {constant} is not JSON")
+
+    def finite(number: str) -> float:
+        value = float(number)
+        if not math.isfinite(value):
+            raise ValueError(f"the number {number} is too large")
+        return value
+
+    try:
+        return json.loads(text, parse_constant=refuse, parse_float=finite)
+    except ValueError as error:
+        raise HeadpruneError(f"{where} is not JSON: {error}") from error
+
+
+def validate(document: Any, schema: str, *, where: str, hint: str | None = None) -> None:
+    """Raise for the most telling violation of `schema`.
+
+    Args:
+        document: Parsed JSON.
+        schema: Schema name without `.schema.json`, such as `manifest-v1`.
+        where: What to call the document in messages, usually its path.
+        hint: What the user can do about it.
+
+    Raises:
+        HeadpruneError: The document does not follow the schema.
+    """
+    error = best_match(validator(schema).iter_errors(document))
+    if error is not None:
+        place = error.json_path.removeprefix("$").removeprefix(".") or "the document"
+        message = error.message if len(error.message) <= 200 else f"{error.message[:200]}…"
+        raise HeadpruneError(f"{where} does not follow {schema}: {place}: {message}", hint=hint)
