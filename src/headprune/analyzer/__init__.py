@@ -1,0 +1,1 @@
+"""Model and calibration text in, per-head score distributions out."""

@@ -1,0 +1,204 @@
+"""Load a decoder-only language model and its tokenizer, and write down which ones they are."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+from headprune.analyzer.geometry import probe_layers
+from headprune.analyzer.sources import ModelFiles, find_model_files
+from headprune.errors import HeadpruneError
+from headprune.files import sha256_file
+from headprune.manifests.model import ModelInfo, TokenizerInfo
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+CAUSAL_SUFFIXES = ("ForCausalLM", "LMHeadModel")
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModel:
+    """A model ready to run, with its identity.
+
+    Attributes:
+        model: In evaluation mode.
+        tokenizer: Its tokenizer.
+        info: Identity and attention geometry.
+        tokenizer_info: Identity of the tokenizer and its BOS policy.
+        files: Where the model was read from.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    info: ModelInfo
+    tokenizer_info: TokenizerInfo
+    files: ModelFiles
+
+
+def load_model(
+    source: str,
+    *,
+    revision: str | None = None,
+    dtype: str = "auto",
+    trust_remote_code: bool = False,
+) -> LoadedModel:
+    """Load a model directory or hub id; safetensors only.
+
+    Args:
+        source: Directory, or hub id such as `meta-llama/Llama-3.2-1B`.
+        revision: Commit, tag or branch on the hub.
+        dtype: `float32`, `float16`, `bfloat16`, or `auto` for the checkpoint's own.
+        trust_remote_code: Run model code that the checkpoint brings along.
+
+    Raises:
+        HeadpruneError: No such model, no safetensors, incomplete weights, not a decoder-only
+            language model, or a tokenizer that adds two BOS tokens.
+    """
+    files = find_model_files(source, revision=revision)
+    weights_sha256 = hash_weights(files.weights)
+    config = load_config(files.directory, source, trust_remote_code=trust_remote_code)
+    model = load_weights(files.directory, source, config, dtype, trust_remote_code)
+    tokenizer = load_tokenizer(files.directory, source, trust_remote_code=trust_remote_code)
+    info = ModelInfo(
+        name=files.name,
+        revision=files.revision,
+        weights_sha256=weights_sha256,
+        model_type=str(config.model_type),
+        dtype=str(model.dtype).removeprefix("torch."),
+        layers=probe_layers(model, source),
+    )
+    return LoadedModel(
+        model=model,
+        tokenizer=tokenizer,
+        info=info,
+        tokenizer_info=describe_tokenizer(tokenizer, source),
+        files=files,
+    )
+
+
+def hash_weights(weights: tuple[Path, ...]) -> str:
+    """SHA-256 over the names and hashes of the weight files, in the order of their names."""
+    digest = hashlib.sha256()
+    for path in sorted(weights, key=lambda p: p.name):
+        digest.update(f"{path.name} {sha256_file(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def load_config(directory: Path, source: str, *, trust_remote_code: bool) -> Any:
+    """The model's configuration, refused unless it is that of a decoder-only language model."""
+    try:
+        config = AutoConfig.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=trust_remote_code
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise HeadpruneError(
+            f"cannot read the configuration of {source}: {first_line(error)}"
+        ) from error
+    architectures = tuple(getattr(config, "architectures", None) or ())
+    causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING or trust_remote_code
+    if architectures:
+        causal = causal and any(name.endswith(CAUSAL_SUFFIXES) for name in architectures)
+    if not causal or getattr(config, "is_encoder_decoder", False):
+        what = architectures[0] if architectures else config.model_type
+        raise HeadpruneError(
+            f"{source} is a {what}, expected a decoder-only language model (…ForCausalLM)",
+            hint="headprune gates causal self-attention; pass a text-generation model",
+        )
+    return config
+
+
+def load_weights(
+    directory: Path, source: str, config: Any, dtype: str, trust_remote_code: bool
+) -> PreTrainedModel:
+    """The model with all of its weights, in evaluation mode."""
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            directory,
+            config=config,
+            dtype=DTYPES.get(dtype, "auto"),
+            attn_implementation="sdpa",
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=trust_remote_code,
+            output_loading_info=True,
+        )
+    except Exception as error:
+        # transformers and safetensors raise a dozen types here, each about these files.
+        raise HeadpruneError(
+            f"cannot load the weights of {source}: {first_line(error)}",
+            hint="check the directory, or download the model again",
+        ) from error
+    missing = sorted(report["missing_keys"]) + sorted(str(m) for m in report["mismatched_keys"])
+    if missing:
+        raise HeadpruneError(
+            f"the weights of {source} are incomplete: {len(missing)} tensors are missing or have "
+            f"another shape, such as {missing[0]}",
+            hint="check the directory, or download the model again",
+        )
+    loaded: PreTrainedModel = model.eval()
+    return loaded
+
+
+def load_tokenizer(
+    directory: Path, source: str, *, trust_remote_code: bool
+) -> PreTrainedTokenizerBase:
+    """The tokenizer beside the weights."""
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=trust_remote_code
+        )
+    except Exception as error:
+        # The same as for weights: many types, all about the files in this directory.
+        raise HeadpruneError(
+            f"cannot load the tokenizer of {source}: {first_line(error)}",
+            hint="the directory must hold tokenizer.json or the tokenizer's own files",
+        ) from error
+    return tokenizer
+
+
+def describe_tokenizer(tokenizer: PreTrainedTokenizerBase, source: str) -> TokenizerInfo:
+    """Hash a tokenizer by what it does, and find out whether it puts a BOS token in front.
+
+    Raises:
+        HeadpruneError: It adds two BOS tokens, which changes every score.
+    """
+    probe = "The cat sat on the mat."
+    ids = tokenizer(probe)["input_ids"]
+    leading = 0
+    while leading < len(ids) and ids[leading] == tokenizer.bos_token_id is not None:
+        leading += 1
+    if leading > 1:
+        raise HeadpruneError(
+            f"the tokenizer of {source} adds {leading} BOS tokens, expected at most one",
+            hint="remove one from the post-processor in tokenizer.json or unset add_bos_token",
+        )
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    content = {
+        "backend": json.loads(backend.to_str()) if backend is not None else None,
+        "vocabulary": sorted(tokenizer.get_vocab().items()),
+        "special": {name: str(value) for name, value in tokenizer.special_tokens_map.items()},
+    }
+    # Encoding with padding or truncation leaves these settings behind in the backend.
+    if content["backend"] is not None:
+        content["backend"].pop("padding", None)
+        content["backend"].pop("truncation", None)
+    text = json.dumps(content, sort_keys=True, ensure_ascii=True)
+    return TokenizerInfo(
+        sha256=hashlib.sha256(text.encode()).hexdigest(),
+        bos="added" if leading else "none",
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an exception's message, or its type if it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
