@@ -62,6 +62,10 @@ def read_documents(path: Path) -> list[str]:
         text = row.get("text") if isinstance(row, dict) else None
         if not isinstance(text, str):
             raise HeadpruneError(f'{path}, line {number} has no string field "text"', hint=hint)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise HeadpruneError(f"{path}, line {number} has half a surrogate", hint=hint) from error
         documents.append(text)
     if not documents:
         raise HeadpruneError(f"the calibration file {path} is empty", hint=hint)
@@ -144,12 +148,12 @@ def choose_sequences(
         if len(chosen) == sequences:
             break
         length = low + int(draw.random() * (high - low + 1))
-        ids = tokenizer(documents[index], truncation=True, max_length=length)["input_ids"]
+        ids = tokenizer(documents[index], verbose=False)["input_ids"]
         if len(ids) < low:
             skipped += 1
             continue
-        cut += len(ids) == length
-        chosen.append(tuple(ids))
+        cut += len(ids) > length
+        chosen.append(tuple(ids[:length]))
         texts.append(documents[index])
     if not chosen:
         raise HeadpruneError(
