@@ -7,6 +7,10 @@ For query row i with log-sum-exp lse_i, the weight on the first token and the en
 with s_ij = scale · q_i · k_j. Subtracting k_0 from every key changes no weight, turns s_i0 into 0
 and keeps both exact for heads that look at the first token alone. The sum is scale · q_i · (A K)_i,
 the same fused attention with the keys as values.
+
+The difference leaves an absolute error of about 1e-7 · lse_i. That is nothing beside the entropy of a
+long row, but much of a short one's, which layer normalisation may divide by a small mean: the first
+rows are computed in float64 with their few weights written out.
 """
 
 from __future__ import annotations
@@ -101,11 +105,14 @@ def attend_sequence(
         out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=call.scale)
         return out, None
     if query.device.type != "cpu":
-        return attend_blocked(call, query, key, value, weights=weights)
-    if query.dtype == torch.float32:
-        return attend_fused(query, key, value, call.scale)
-    out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=call.scale)
-    return out, attend_fused(query.float(), key.float(), value.float(), call.scale)[1]
+        return attend_blocked(call, query, key, value, weights=True)
+    out, (first, entropy) = attend_fused(query.float(), key.float(), value.float(), call.scale)
+    if query.dtype != torch.float32:
+        out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=call.scale)
+    rows = slice(0, QUERY_BLOCK)
+    head = attend_blocked(call, query[:, :, rows], key[:, :, rows], value[:, :, rows], weights=True)
+    first[:, :, rows], entropy[:, :, rows] = head[1]
+    return out, (first, entropy)
 
 
 def attend_fused(
@@ -134,7 +141,7 @@ def attend_fused(
 def attend_blocked(
     call: AttentionCall, query: Tensor, key: Tensor, value: Tensor, *, weights: bool
 ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-    """Attention in float32, a block of query rows at a time, for windows, caps and sinks."""
+    """Attention a block of query rows at a time: for windows, caps, sinks, and where it must be exact."""
     length = query.shape[2]
     outputs, firsts, entropies = [], [], []
     for start in range(0, length, QUERY_BLOCK):
@@ -143,8 +150,9 @@ def attend_blocked(
         rows = block_weights(call, query[:, :, start:stop], key[:, :, low:stop], start, low)
         outputs.append(rows.to(value.dtype) @ value[:, :, low:stop])
         if weights:
-            firsts.append(rows[..., 0] if low == 0 else torch.zeros_like(rows[..., 0]))
-            entropies.append(torch.special.entr(rows).sum(dim=-1))
+            first = rows[..., 0].float()
+            firsts.append(first if low == 0 else torch.zeros_like(first))
+            entropies.append(torch.special.entr(rows).sum(dim=-1).float())
     output = torch.cat(outputs, dim=2)
     if not weights:
         return output, None
@@ -152,8 +160,12 @@ def attend_blocked(
 
 
 def block_weights(call: AttentionCall, query: Tensor, key: Tensor, start: int, low: int) -> Tensor:
-    """Weights of the query rows from `start` on the keys from `low`: `[1, head, row, key]`."""
-    scores = query.float() @ key.float().transpose(-1, -2) * call.scale
+    """Weights of the query rows from `start` on the keys from `low`: `[1, head, row, key]`.
+
+    In float64 on the CPU; many GPUs are too slow at that, and get float32.
+    """
+    precise = torch.float64 if query.device.type == "cpu" else torch.float32
+    scores = query.to(precise) @ key.to(precise).transpose(-1, -2) * call.scale
     if call.softcap is not None:
         scores = torch.tanh(scores / call.softcap) * call.softcap
     row = torch.arange(start, start + query.shape[2], device=query.device)[:, None]
@@ -164,5 +176,5 @@ def block_weights(call: AttentionCall, query: Tensor, key: Tensor, start: int, l
     scores = scores.masked_fill(hidden, float("-inf"))
     if call.sinks is None:
         return scores.softmax(dim=-1)
-    sinks = call.sinks.float().reshape(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
+    sinks = call.sinks.to(precise).reshape(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
     return torch.cat([scores, sinks], dim=-1).softmax(dim=-1)[..., :-1]

@@ -1,0 +1,53 @@
+"""Say in a few lines of text what a manifest holds."""
+
+from __future__ import annotations
+
+from headprune.manifests.model import DEFAULT_SCORE, Gate, Manifest
+
+
+def describe(manifest: Manifest) -> str:
+    """Model, calibration, the thresholds of every score, and the gate."""
+    model, calibration = manifest.model, manifest.calibration
+    heads = sorted({layer.query_heads for layer in model.layers})
+    kv_heads = sorted({layer.kv_heads for layer in model.layers})
+    lines = [
+        f"model        {model.name} ({model.model_type}, {model.dtype}): "
+        f"{len(model.layers)} layers, {_join(heads)} heads, {_join(kv_heads)} KV heads",
+        f"calibration  {calibration.source}: {calibration.sequences} sequences, "
+        f"{calibration.tokens:,} tokens, lengths {calibration.length_range[0]} to "
+        f"{calibration.length_range[1]}, seed {calibration.seed}"
+        + (f"; {calibration.skipped} documents too short" if calibration.skipped else ""),
+        "",
+        *threshold_table(manifest),
+    ]
+    if manifest.gate is not None:
+        lines += ["", describe_gate(manifest.gate, model.head_count)]
+    return "\n".join(lines)
+
+
+def threshold_table(manifest: Manifest) -> list[str]:
+    """One line per score: the thresholds at its fractions; the default score comes first."""
+    order = sorted(manifest.scores, key=lambda name: name != DEFAULT_SCORE)
+    first = manifest.scores[order[0]].thresholds
+    rows = ["score      inactive  " + "".join(f"{t.fraction:>10.0%}" for t in first)]
+    for name in order:
+        score = manifest.scores[name]
+        cells = "".join(f"{t.threshold:>10.4g}" for t in score.thresholds)
+        rows.append(f"{name:<11}{score.inactive_when:<10}{cells}")
+    return rows
+
+
+def describe_gate(gate: Gate | None, heads: int) -> str:
+    """One line that says what a gate does."""
+    if gate is None:
+        return "gate         none"
+    if gate.mode == "static":
+        return f"gate         static: {len(gate.heads)} of {heads} heads always off ({gate.score})"
+    side = "over" if gate.inactive_when == "above" else "under"
+    share = "" if gate.fraction is None else f", {gate.fraction:.0%} of calibration cells"
+    off = f"; {len(gate.heads)} of {heads} heads always off" if gate.heads else ""
+    return f"gate         dynamic: {gate.score} {side} {gate.threshold:.6g}{share}{off}"
+
+
+def _join(numbers: list[int]) -> str:
+    return "/".join(str(number) for number in numbers)
