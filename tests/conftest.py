@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -65,3 +66,66 @@ def demo_model() -> Path:
     from headprune.demo.assets import model_directory
 
     return model_directory()
+
+
+def save_model(family: str, directory: Path, *, bos: bool = True) -> Path:
+    """A random model's directory, with a byte-level tokenizer of its vocabulary."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: index for index, token in enumerate(["<pad>", "<s>", "</s>", *letters])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    if bos:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="<s> $A", special_tokens=[("<s>", 1)]
+        )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
+    ).save_pretrained(directory)
+    build_model(family).save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def llama_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random grouped-query Llama on disk."""
+    return save_model("llama", tmp_path_factory.mktemp("llama"))
+
+
+TEXTS = [
+    f"Fact {number}: " + "the quick brown fox jumps over the lazy dog. " * (1 + number % 5)
+    for number in range(12)
+]
+
+
+@pytest.fixture(scope="session")
+def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small calibration file."""
+    path = tmp_path_factory.mktemp("text") / "text.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    return path
+
+
+@pytest.fixture(scope="session")
+def llama_manifest(
+    llama_directory: Path, text_file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The manifest of the random Llama, raw scores beside it."""
+    from headprune.analyzer.run import AnalyzeRequest, analyze
+
+    path = tmp_path_factory.mktemp("manifest") / "manifest.json"
+    analyze(
+        AnalyzeRequest(
+            model=str(llama_directory), output=path, calibration=str(text_file), lengths=(10, 200)
+        )
+    )
+    return path
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep what headprune remembers away from the user's own cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))

@@ -8,6 +8,7 @@ import numpy as np
 
 from headprune.analyzer.distribution import Distribution, pooled
 from headprune.errors import HeadpruneError
+from headprune.manifests.gates import exact_float32
 from headprune.manifests.model import (
     Direction,
     Granularity,
@@ -40,7 +41,7 @@ def threshold_at(distribution: Distribution, fraction: float, inactive_when: Dir
             hint="for ten percent pass --fraction 0.10",
         )
     level = 1 - fraction if inactive_when == "above" else fraction
-    return as_float32(float(distribution.quantile(np.array([level]))[0]))
+    return exact_float32(float(distribution.quantile(np.array([level]))[0]))
 
 
 def summarise(
@@ -69,16 +70,16 @@ def summarise(
     ]
 
     def quartile(index: int) -> tuple[tuple[float, ...], ...]:
-        return tuple(tuple(as_float32(float(q[index])) for q in layer) for layer in quartiles)
+        return tuple(tuple(short_float32(float(q[index])) for q in layer) for layer in quartiles)
 
     return ScoreSummary(
         granularity=granularity,
         inactive_when=inactive_when,
-        quantiles=tuple(as_float32(float(q)) for q in quantiles),
+        quantiles=tuple(exact_float32(float(q)) for q in quantiles),
         thresholds=thresholds,
         heads=HeadStatistics(
-            mean=tuple(tuple(as_float32(d.mean()) for d in layer) for layer in heads),
-            std=tuple(tuple(as_float32(d.std()) for d in layer) for layer in heads),
+            mean=tuple(tuple(short_float32(d.mean()) for d in layer) for layer in heads),
+            std=tuple(tuple(short_float32(d.std()) for d in layer) for layer in heads),
             minimum=quartile(0),
             q25=quartile(1),
             median=quartile(2),
@@ -86,7 +87,7 @@ def summarise(
             maximum=quartile(4),
             inactive_share=tuple(
                 tuple(
-                    tuple(as_float32(d.share(t.threshold, inactive_when)) for d in layer)
+                    tuple(short_float32(d.share(t.threshold, inactive_when)) for d in layer)
                     for layer in heads
                 )
                 for t in thresholds
@@ -95,6 +96,6 @@ def summarise(
     )
 
 
-def as_float32(value: float) -> float:
-    """The shortest decimal that reads as the same float32: what the manifest holds."""
+def short_float32(value: float) -> float:
+    """The shortest decimal that reads as the same float32, for statistics that people read."""
     return float(str(np.float32(value)))

@@ -7,6 +7,8 @@ import math
 import re
 from pathlib import Path
 
+import numpy as np
+
 from headprune.errors import HeadpruneError
 from headprune.manifests.model import (
     DEFAULT_FRACTION,
@@ -62,11 +64,12 @@ def choose_gate(
     if threshold is None:
         fraction = DEFAULT_FRACTION if fraction is None else fraction
         threshold = threshold_for(summary, fraction)
-    elif not math.isfinite(threshold):
+    elif not np.isfinite(np.float32(threshold)):
         raise HeadpruneError(
             f"the threshold is {threshold}, expected a finite number",
             hint="pass --threshold X, or --fraction P to take it from the manifest",
         )
+    threshold = exact_float32(threshold)
     if mode == "static" and not heads:
         share = DEFAULT_SHARE if share is None else share
         heads = always_inactive(manifest, folder, score, threshold, share)
@@ -109,7 +112,16 @@ def threshold_for(summary: ScoreSummary, fraction: float) -> float:
     percent = 100 * (1 - fraction if summary.inactive_when == "above" else fraction)
     low = min(int(percent), 99)
     below, above = summary.quantiles[low], summary.quantiles[low + 1]
-    return below + (above - below) * (percent - low)
+    return exact_float32(below + (above - below) * (percent - low))
+
+
+def exact_float32(value: float) -> float:
+    """`value` rounded to float32, which is what every gate compares in.
+
+    A threshold is kept as this very number, not as its shortest decimal: a score equal to its
+    threshold must not end up beyond it when someone compares in float64.
+    """
+    return float(np.float32(value))
 
 
 def always_inactive(
