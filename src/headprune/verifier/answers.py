@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from headprune.errors import HeadpruneError
+
 SUFFIX = ".rows.jsonl"
 
 
@@ -52,8 +54,11 @@ class Answers:
         self._stream: IO[str] | None = None
         if path is not None:
             self._known = self._read(path, key)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._stream = path.open("w", encoding="utf-8")
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._stream = path.open("w", encoding="utf-8")
+            except OSError as error:
+                raise HeadpruneError(f"cannot write {path}: {error.strerror}") from error
             self._line({"key": key})
             for name, scored in self._known.items():
                 self._line(_to_json(name, scored))

@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 from lm_eval.api.model import TemplateLM
+from typing_extensions import override
 
 from headprune.errors import HeadpruneError
 from headprune.verifier.answers import Answers, Scored, forward_key
-from headprune.verifier.session import Array, GraphSession
+from headprune.verifier.forwards import Request, Work, plan, score
+from headprune.verifier.session import GraphSession
 
 Question = tuple[str, int]
-Request = tuple[tuple[str, str], list[int], list[int]]
 
 CONTEXTS_KEPT = 8
 PROGRESS_SECONDS = 1.0
@@ -38,22 +39,6 @@ class Usage:
 
     tokens: int
     gated: float | None
-
-
-@dataclass(frozen=True)
-class Work:
-    """One forward: what the model reads, and which continuations end there.
-
-    Attributes:
-        ids: Token ids to read.
-        continuations: Token ids of each continuation; a continuation of n tokens is scored at the
-            last n positions.
-        requests: For each continuation the indices of the requests that it answers.
-    """
-
-    ids: tuple[int, ...]
-    continuations: tuple[tuple[int, ...], ...]
-    requests: tuple[tuple[int, ...], ...]
 
 
 class OnnxLM(TemplateLM):  # type: ignore[misc,unused-ignore]
@@ -115,12 +100,14 @@ class OnnxLM(TemplateLM):  # type: ignore[misc,unused-ignore]
             "the tokenizer has neither a BOS nor an EOS token for an empty context"
         )
 
+    @override
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **_: Any
     ) -> list[int]:
         """Token ids of a text, with what the tokenizer puts in front of it, never twice."""
-        return list(self._encode(string, add_special_tokens is not False))
+        return list(self._encode(string, with_prefix=add_special_tokens is not False))
 
+    @override
     def loglikelihood(
         self, requests: list[Any], disable_tqdm: bool = True
     ) -> list[tuple[float, bool]]:
@@ -131,15 +118,17 @@ class OnnxLM(TemplateLM):  # type: ignore[misc,unused-ignore]
         result: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=True)
         return result
 
+    @override
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = True) -> list[float]:
         """Refused: no task of the verifier asks for perplexity."""
         raise HeadpruneError("the verifier scores multiple-choice tasks only, not perplexity")
 
+    @override
     def generate_until(self, requests: list[Any], disable_tqdm: bool = True) -> list[str]:
         """Refused: no task of the verifier generates text."""
         raise HeadpruneError("the verifier scores multiple-choice tasks only, not generated text")
 
-    def _encode_text(self, text: str, with_prefix: bool) -> tuple[int, ...]:
+    def _encode_text(self, text: str, *, with_prefix: bool) -> tuple[int, ...]:
         ids = tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         if not with_prefix or ids[: len(self._prefix)] == self._prefix:
             return ids
@@ -264,47 +253,6 @@ def prefix_ids(tokenizer: Any) -> tuple[int, ...]:
             hint="mend the post-processor or the template in tokenizer.json",
         )
     return prefix
-
-
-def plan(requests: Sequence[Request]) -> list[Work]:
-    """Group requests into forwards: one per context where all its continuations are one token.
-
-    Raises:
-        HeadpruneError: A context or a continuation has no tokens.
-    """
-    contexts: dict[tuple[int, ...], dict[tuple[int, ...], list[int]]] = {}
-    for index, (texts, context, continuation) in enumerate(requests):
-        if not context or not continuation:
-            part = "context" if not context else "continuation"
-            raise HeadpruneError(f"the {part} {texts[0 if not context else 1]!r} has no tokens")
-        group = contexts.setdefault(tuple(context), {})
-        group.setdefault(tuple(continuation), []).append(index)
-    works = []
-    for ids, group in contexts.items():
-        if all(len(continuation) == 1 for continuation in group):
-            works.append(Work(ids, tuple(group), tuple(map(tuple, group.values()))))
-        else:
-            works += [
-                Work(ids + continuation[:-1], (continuation,), (tuple(indices),))
-                for continuation, indices in group.items()
-            ]
-    return works
-
-
-def score(logits: Array, continuation: Sequence[int]) -> tuple[float, bool]:
-    """Log-likelihood of a continuation, and whether each token has the largest logit.
-
-    Args:
-        logits: Logits of the positions that predict the continuation, [token, vocabulary].
-        continuation: Token ids.
-    """
-    values = logits.astype(np.float64)
-    with np.errstate(invalid="ignore"):  # inf - inf: a score that is not finite makes INVALID
-        shifted = values - values.max(axis=-1, keepdims=True)
-        normaliser = np.log(np.exp(shifted).sum(axis=-1))
-    rows = np.arange(len(continuation))
-    loglikelihood = float((shifted[rows, list(continuation)] - normaliser).sum())
-    return loglikelihood, bool((values.argmax(axis=-1) == np.asarray(continuation)).all())
 
 
 def _questions_of(work: Work, questions: Sequence[Question]) -> list[Question]:

@@ -178,23 +178,21 @@ def _judge(
     letter, share = _commonest([row.candidate.choice for row in rows])
     if setup.letters and share > ONE_LETTER:
         return "FAIL", [f"the candidate has collapsed: it answers {letter} to {share:.1%}"]
+    points, allowed = f"{100 * net / n:+.2f} points", f"the margin of {margin:.2f}"
     if setup.complete:
         within = Fraction(100 * net, n) >= -Fraction(str(margin))
+        place = "within" if within else "beyond"
         return ("PASS" if within else "FAIL"), [
-            f"{100 * net / n:+.2f} points on all {n:,} questions, "
-            f"{'within' if within else 'beyond'} the margin of {margin:.2f}"
+            f"{points} on all {n:,} questions, {place} {allowed}"
         ]
-    found = f"{100 * net / n:+.2f} points on {n:,} questions, not all of the task"
+    found = f"{points} on {n:,} questions, not all of the task"
+    low, high = f"{interval.low:+.2f}", f"{interval.high:+.2f}"
     if interval.low > -margin:
-        bound = f"the one-sided 95 % bound {interval.low:+.2f} is within the margin of {margin:.2f}"
-        return "PASS", [f"{found}: {bound}"]
+        return "PASS", [f"{found}: the one-sided 95 % bound {low} is within {allowed}"]
     if interval.high < -margin:
-        bound = f"the one-sided 95 % bound {interval.high:+.2f} is beyond the margin of"
-        return "FAIL", [f"{found}: {bound} {margin:.2f}"]
-    return "INCONCLUSIVE", [
-        f"{found}: the margin of {margin:.2f} lies between the bounds {interval.low:+.2f} and "
-        f"{interval.high:+.2f}; more questions would decide"
-    ]
+        return "FAIL", [f"{found}: the one-sided 95 % bound {high} is beyond {allowed}"]
+    between = f"{allowed} lies between the bounds {low} and {high}"
+    return "INCONCLUSIVE", [f"{found}: {between}; more questions would decide"]
 
 
 def _commonest(choices: Sequence[int | None]) -> tuple[str, float]:

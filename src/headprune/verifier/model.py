@@ -105,7 +105,7 @@ class TaskSetup:
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """The 2 × 2 table of right answers."""
+    """The table of right answers of both models."""
 
     both_right: int
     baseline_only: int

@@ -20,9 +20,12 @@ def quiet() -> Iterator[None]:
     for logger in loggers:
         logger.setLevel(logging.ERROR)
     try:
-        with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
-            with redirect_stderr(nowhere):
-                yield
+        with (
+            Path(os.devnull).open("w") as nowhere,
+            redirect_stdout(nowhere),
+            redirect_stderr(nowhere),
+        ):
+            yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree as ET
 
 from headprune.errors import HeadpruneError
@@ -92,12 +91,8 @@ def to_markdown(verdict: Verdict) -> str:
     lines = [f"## headprune verify: {verdict.status}", ""]
     lines += [f"- {reason}" for reason in verdict.reasons]
     if verdict.tasks:
-        lines += [
-            "",
-            "| task | verdict | questions | baseline | candidate | points | 90 % interval | flips "
-            "| heads gated |",
-            "|---|---|---:|---:|---:|---:|---:|---:|---:|",
-        ]
+        columns = "task verdict questions baseline candidate points interval flips gated"
+        lines += ["", f"| {columns.replace(' ', ' | ')} |", "|---|---|" + "---:|" * 7]
     for task in verdict.tasks:
         cells = [
             task.setup.name,
@@ -119,21 +114,27 @@ def to_text(verdict: Verdict) -> str:
     lines = [f"{verdict.status}  {verdict.model}, margin {verdict.margin:g} points"]
     lines += [f"  {reason}" for reason in verdict.reasons]
     for task in verdict.tasks:
-        counts, kl = task.counts, task.divergence
-        lines += [
-            f"  {task.setup.name}, {task.setup.shots}-shot, {task.questions:,} questions",
-            f"    accuracy   {task.baseline_accuracy:.2%} -> {task.candidate_accuracy:.2%} "
-            f"({task.difference:+.2f} points, 90 % interval {task.interval.low:+.2f} to "
-            f"{task.interval.high:+.2f})",
-            f"    flips      {task.flips:.2%}: {counts.baseline_only:,} lost, "
-            f"{counts.candidate_only:,} won (McNemar p = {task.mcnemar_p:.3g}); "
-            f"{task.changed:.2%} of choices changed",
-            f"    divergence {'not finite' if kl is None else f'{kl:.3g} nats over the choices'}",
-            f"    gated      {_gated(task)} of all heads",
-        ]
-        if task.setup.truncated:
-            lines.append(f"    truncated  {task.setup.truncated:,} prompts")
+        lines += _task_lines(task)
     return "\n".join(lines)
+
+
+def _task_lines(task: TaskResult) -> list[str]:
+    counts, interval, kl = task.counts, task.interval, task.divergence
+    accuracies = f"{task.baseline_accuracy:.2%} -> {task.candidate_accuracy:.2%}"
+    bounds = f"90 % interval {interval.low:+.2f} to {interval.high:+.2f}"
+    flips = f"{counts.baseline_only:,} lost, {counts.candidate_only:,} won"
+    divergence = "not finite" if kl is None else f"{kl:.3g} nats over the choices"
+    lines = [
+        f"  {task.setup.name}, {task.setup.shots}-shot, {task.questions:,} questions",
+        f"    accuracy   {accuracies} ({task.difference:+.2f} points, {bounds})",
+        f"    flips      {task.flips:.2%}: {flips} (McNemar p = {task.mcnemar_p:.3g})",
+        f"    changed    {task.changed:.2%} of the choices",
+        f"    divergence {divergence}",
+        f"    gated      {_gated(task)} of all heads",
+    ]
+    if task.setup.truncated:
+        lines.append(f"    truncated  {task.setup.truncated:,} prompts")
+    return lines
 
 
 def _gated(task: TaskResult) -> str:

@@ -20,6 +20,7 @@ PAST = "past_key_values."
 THRESHOLD = "headprune.threshold"
 ACTIVE = "headprune.active"
 LOGITS = "logits"
+PAST_AXES = ("batch", "kv_heads", "past", "head_dim")
 ERRORS_ONLY = 3
 
 Array = npt.NDArray[Any]
@@ -72,9 +73,9 @@ class GraphSession:
         self._thresholds = {} if open_gate is None else self._open(open_gate)
 
     @property
-    def has_gate(self) -> bool:
-        """Whether thresholds can be fed: false for an ungated graph and for a static gate."""
-        return THRESHOLD in self._overridable
+    def tells_gated(self) -> bool:
+        """Whether the graph says which heads its gate switched off."""
+        return ACTIVE in self._outputs
 
     def forward(
         self, sequences: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]]
@@ -188,9 +189,10 @@ def _dtype(onnx_type: str) -> npt.DTypeLike:
 
 def _empty_past(item: Any, batch: int) -> Array:
     """No cached tokens, for an input of shape [batch, kv_heads, past, head_dim]."""
-    if len(item.shape) != 4 or not all(isinstance(item.shape[axis], int) for axis in (1, 3)):
+    kinds = [isinstance(size, int) for size in item.shape]
+    if len(kinds) != len(PAST_AXES) or not (kinds[1] and kinds[3]):
         raise HeadpruneError(
-            f"{item.name} has shape {item.shape}, expected [batch, heads, past, head_dim] with "
-            "numbers for heads and head_dim"
+            f"{item.name} has shape {item.shape}, expected [{', '.join(PAST_AXES)}] with kv_heads "
+            "and head_dim fixed"
         )
     return np.zeros((batch, item.shape[1], 0, item.shape[3]), _dtype(item.type))

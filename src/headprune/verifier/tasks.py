@@ -114,6 +114,11 @@ class LoadedTask:
         """Number of questions per part."""
         return {name: len(part.eval_docs) for name, part in self.parts.items()}
 
+    def is_complete(self, questions: int) -> bool:
+        """Whether so many questions are the whole task; trimmed local files are a subset."""
+        whole = self.kind.questions
+        return questions == (sum(self.sizes.values()) if whole is None else whole)
+
 
 def check_names(names: Sequence[str]) -> None:
     """Raise for a task that does not exist, or is asked for twice.
