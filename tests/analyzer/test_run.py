@@ -84,7 +84,10 @@ def test_raw_scores_give_the_manifests_thresholds_and_shares(llama_manifest: Pat
             np.testing.assert_allclose(
                 score.heads.inactive_share[index], inactive.mean(axis=0), rtol=1e-6
             )
-            assert inactive.mean() == pytest.approx(entry.fraction, abs=1.5 / cells.size)
+            # The query heads of a KV group tie in the scores of values.
+            tied = inactive | (cells == entry.threshold)
+            slack = 1.5 / cells.size
+            assert inactive.mean() - slack <= entry.fraction <= tied.mean() + slack, name
         np.testing.assert_allclose(score.heads.std, cells.std(axis=0), rtol=1e-5, atol=1e-7)
 
 
