@@ -24,11 +24,12 @@ from headprune.analyzer.capture import capture_layer
 from headprune.analyzer.collector import Collector
 from headprune.analyzer.histogram import RELATIVE_ERROR
 from headprune.analyzer.interception import AttentionCall, intercepted
-from headprune.analyzer.loading import LoadedModel, load_model
+from headprune.analyzer.loading import LoadedModel, first_line, load_model
 from headprune.analyzer.projection import ProjectionNorm
 from headprune.analyzer.scores import Score, find_scores
 from headprune.analyzer.sources import remember_directory
 from headprune.analyzer.thresholds import summarise
+from headprune.errors import HeadpruneError
 from headprune.files import staged_file
 from headprune.manifests.files import write_manifest
 from headprune.manifests.model import DEFAULT_FRACTIONS, Manifest, RawScores
@@ -82,6 +83,7 @@ def analyze(request: AnalyzeRequest) -> Manifest:
         HeadpruneError: The model, the calibration text or an option cannot be used.
     """
     scores = find_scores(request.scores)
+    device = find_device(request.device)
     source, documents = load_documents(request.calibration, request.sequences)
     request.progress(f"loading {request.model}")
     loaded = load_model(
@@ -100,7 +102,7 @@ def analyze(request: AnalyzeRequest) -> Manifest:
         max_positions=getattr(loaded.model.config, "max_position_embeddings", None),
         seed=request.seed,
     )
-    loaded.model.to(torch.device(request.device))
+    loaded.model.to(device)
     collector = profile(
         loaded,
         calibration,
@@ -128,6 +130,23 @@ def analyze(request: AnalyzeRequest) -> Manifest:
     )
     write_manifest(manifest, request.output)
     return manifest
+
+
+def find_device(name: str) -> torch.device:
+    """The PyTorch device of that name, if this machine has it.
+
+    Raises:
+        HeadpruneError: There is no such device here.
+    """
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise HeadpruneError(
+            f"there is no device {name!r} here: {first_line(error)}",
+            hint="pass --device cpu, or cuda:0 where PyTorch finds a GPU",
+        ) from error
+    return device
 
 
 def profile(

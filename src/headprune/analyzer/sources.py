@@ -39,19 +39,19 @@ def find_model_files(source: str, *, revision: str | None = None) -> ModelFiles:
         HeadpruneError: It is neither, or holds no safetensors weights.
     """
     path = Path(source).expanduser()
-    if path.is_dir():
+    if source and path.is_dir():
         directory = path.resolve()
         return ModelFiles(
             name=directory.name, revision=None, directory=directory, weights=weights_of(directory)
         )
-    if path.exists():
+    if source and path.exists():
         raise HeadpruneError(
             f"{source} is a file, expected a model directory or a hub id",
             hint=f"pass its directory: --model {path.parent}",
         )
     if not HUB_ID.match(source):
         raise HeadpruneError(
-            f"no model at {source}: no such directory, and not a hub id (organisation/name)",
+            f"no model at {source or 'an empty path'}: no such directory, and not a hub id (organisation/name)",
             hint="pass --model DIR with config.json, safetensors weights and a tokenizer",
         )
     directory = download(source, revision)
