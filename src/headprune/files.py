@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -60,7 +61,7 @@ def staged_directory(path: Path, *, force: bool = False) -> Iterator[Path]:
 
     Args:
         path: Where the directory shall stand; must not exist, or be empty, unless `force`.
-        force: Replace what stands at `path`.
+        force: Replace an earlier export at `path`, and nothing else.
 
     Raises:
         HeadpruneError: `path` is taken, or its parent cannot be written to.
@@ -85,14 +86,37 @@ def check_free(path: Path, *, force: bool) -> None:
     """Raise unless a directory may be written at `path`; long work calls this before it starts.
 
     Raises:
-        HeadpruneError: `path` is a file, or a directory with content and not `force`.
+        HeadpruneError: `path` is a file or a link; or a directory with content, and not `force`
+            or not an earlier export.
     """
-    if path.exists() and not path.is_dir():
-        raise HeadpruneError(f"{path} is a file, expected a directory to write to")
-    if path.is_dir() and any(path.iterdir()) and not force:
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        kind = "symbolic link" if path.is_symlink() else "file"
+        raise HeadpruneError(f"{path} is a {kind}, expected a directory to write to")
+    if not path.is_dir() or not any(path.iterdir()):
+        return
+    if not force:
         raise HeadpruneError(
             f"{path} is not empty", hint="pass --force to replace it, or another -o DIR"
         )
+    if not is_export(path):
+        raise HeadpruneError(
+            f"{path} is not an export of headprune: --force replaces nothing else",
+            hint="pass another -o DIR, or empty this directory yourself",
+        )
+
+
+def is_export(path: Path) -> bool:
+    """Whether a directory holds an exported artefact and no folders.
+
+    A manifest that names no artefact is the analyzer's, which may lie anywhere, also among a
+    user's own files.
+    """
+    try:
+        document = json.loads((path / "manifest.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return False
+    ours = isinstance(document, dict) and "tool_version" in document and document.get("artefact")
+    return bool(ours) and not any(child.is_dir() for child in path.iterdir())
 
 
 def _umask() -> int:

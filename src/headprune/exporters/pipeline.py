@@ -43,20 +43,30 @@ def run_export(request: ExportRequest) -> ExportResult:
     else:
         request.progress("exporting the model to ONNX")
         graph = export(model)
-    companions = companions_directory(request, model)
-    with staged_directory(request.output, force=request.force) as staging:
-        error = write_ungated(request, graph, staging, model)
-        if gate is not None:
-            request.progress(f"inserting the {gate.mode} gate on {gate.score}")
-            apply_gate(graph, gate, request.manifest, staging)
-        copy_companions(companions, staging)
-        manifest = finish(request.manifest, gate, graph.opset_imports[""], staging)
+    try:
+        error, manifest = write_directory(request, gate, graph, model)
+    except OSError as failure:
+        raise HeadpruneError(f"cannot write {request.output}: {failure}") from failure
     return ExportResult(
         directory=request.output,
         manifest=manifest,
         gated_layers=gated_layers(gate, manifest),
         export_error=error,
     )
+
+
+def write_directory(
+    request: ExportRequest, gate: Gate | None, graph: ir.Model, model: LoadedModel | None
+) -> tuple[float | None, Manifest]:
+    """Write all files into a staging place and move them into place; gives error and manifest."""
+    with staged_directory(request.output, force=request.force) as staging:
+        error = write_ungated(request, graph, staging, model)
+        if gate is not None:
+            request.progress(f"inserting the {gate.mode} gate on {gate.score}")
+            apply_gate(graph, gate, request.manifest, staging)
+        copy_companions(companions_directory(request, model), staging)
+        manifest = finish(request.manifest, gate, graph.opset_imports[""], staging)
+    return error, manifest
 
 
 def check_request(request: ExportRequest, gate: Gate | None) -> None:
