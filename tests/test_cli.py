@@ -46,9 +46,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_help_is_light() -> None:
-    code = "import sys; from headprune import cli; cli.run(['export', '--help']);" + (
-        "sys.exit(any(m in sys.modules for m in ('torch', 'transformers', 'onnx', 'numpy')))"
-    )
+    code = """
+import sys
+from headprune import cli
+cli.run(["export", "--help"])
+sys.exit(any(name in sys.modules for name in ("torch", "transformers", "onnx", "numpy")))
+"""
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
@@ -311,8 +314,6 @@ def test_outcomes_map_to_exit_codes(
 
 
 @pytest.mark.parametrize("code", [0, 1, 3, 4])
-def test_a_commands_exit_code_is_the_processs(
-    code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commands_exit_code_is_the_processs(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli.cli, "main", lambda *_, **__: ExitCode(code))
     assert cli.run([]) == code

@@ -20,6 +20,7 @@ from headprune.progress import Progress
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 100}
 FILE = click.Path(path_type=Path)
+GATE_OPTIONS = ("mode", "score", "fraction", "threshold", "share", "decode")
 
 
 class Range(click.ParamType):
@@ -60,7 +61,7 @@ class Names(click.ParamType):
 @click.group(context_settings=CONTEXT)
 @click.version_option(__version__, prog_name="headprune", message="%(prog)s %(version)s")
 def cli() -> None:
-    """Find the attention heads that a language model does not use, gate them, prove it harmless.
+    r"""Find the attention heads that a language model does not use, gate them, prove it harmless.
 
     \b
     calibration text -> analyze -> manifest.json -> export -> gated ONNX -> verify -> exit code
@@ -82,25 +83,44 @@ Examples:
 """
 )
 @click.option("--model", required=True, help="Model directory, or hub id such as org/name.")
-@click.option("--calibration", help="JSONL with a field `text`, or `builtin` for the demo's text. "
-              "[default: FineWeb-Edu from the hub]")  # fmt: skip
+@click.option(
+    "--calibration",
+    help="JSONL with a field `text`, or `builtin` for the demo's text. "
+    "[default: FineWeb-Edu from the hub]",
+)
 @click.option("--sequences", type=click.IntRange(min=1), default=100, help="Documents to take.")
-@click.option("--length", type=Range(), default=(10, 3000), show_default="10:3000",
-              help="Each is cut to a random length in this range, in tokens.")  # fmt: skip
-@click.option("--scores", type=Names(), default=("all",), show_default="all",
-              help="Score ids, comma-separated.")  # fmt: skip
+@click.option(
+    "--length",
+    type=Range(),
+    default=(10, 3000),
+    show_default="10:3000",
+    help="Each is cut to a random length in this range, in tokens.",
+)
+@click.option(
+    "--scores",
+    type=Names(),
+    default=("all",),
+    show_default="all",
+    help="Score ids, comma-separated.",
+)
 @click.option("-o", "--output", type=FILE, default=Path("manifest.json"), help="The manifest.")
 @click.option("--batch-size", type=click.IntRange(min=1), default=1, help="Sequences a forward.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of documents and lengths.")
-@click.option("--dtype", type=click.Choice(["auto", "float32", "float16", "bfloat16"]),
-              default="auto", help="Data type of the model; auto is the checkpoint's own.")  # fmt: skip
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, help="Seed of documents and lengths."
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["auto", "float32", "float16", "bfloat16"]),
+    default="auto",
+    help="Data type of the model; auto is the checkpoint's own.",
+)
 @click.option("--device", default="cpu", help="PyTorch device, such as cuda:0.")
 @click.option("--revision", help="Commit, tag or branch on the hub.")
 @click.option("--trust-remote-code", is_flag=True, help="Run model code that the model brings.")
 def analyze(**options: Any) -> ExitCode:
     """Profile a model on calibration text; write the manifest and the raw scores beside it."""
     quiet_libraries()
-    from headprune.analyzer.run import AnalyzeRequest, analyze  # noqa: PLC0415
+    from headprune.analyzer.run import AnalyzeRequest, analyze
 
     progress = Progress()
     lengths = options.pop("length")
@@ -108,7 +128,7 @@ def analyze(**options: Any) -> ExitCode:
         manifest = analyze(AnalyzeRequest(lengths=lengths, progress=progress, **options))
     finally:
         progress.close()
-    from headprune.manifests.show import describe  # noqa: PLC0415
+    from headprune.manifests.show import describe
 
     click.echo(describe(manifest))
     click.echo(f"wrote {options['output']}")
@@ -128,15 +148,24 @@ Examples:
 @click.option("--format", "target", type=click.Choice(["onnx"]), default="onnx", help="Artefact.")
 @click.option("--model", help="Model directory or hub id. [default: the one analyzed]")
 @click.option("--from-onnx", type=FILE, help="Gate this ONNX file, made by --gate none.")
-@click.option("--gate", "mode", type=click.Choice(["dynamic", "static", "none"]), default="dynamic",
-              help="Decide in every forward, switch heads off for good, or no gate.")  # fmt: skip
+@click.option(
+    "--gate",
+    "mode",
+    type=click.Choice(["dynamic", "static", "none"]),
+    default="dynamic",
+    help="Decide in every forward, switch heads off for good, or no gate.",
+)
 @click.option("--score", default="thon_ln", help="Score that decides.")
 @click.option("--fraction", type=float, help="Share of cells to gate. [default: 0.10]")
 @click.option("--threshold", type=float, help="Threshold, in place of a fraction.")
-@click.option("--share", type=float, help="Static: a head is off if it is inactive in at least this "
-              "share of the calibration cells. [default: 0.9]")  # fmt: skip
-@click.option("--decode", type=click.Choice(["running", "new"]),
-              help="Sequence scores while decoding: the whole sequence, or the new tokens.")  # fmt: skip
+@click.option(
+    "--share", type=float, help="Static: off if inactive in this share of the cells. [default: 0.9]"
+)
+@click.option(
+    "--decode",
+    type=click.Choice(["running", "new"]),
+    help="Sequence scores while decoding: the whole sequence, or the new tokens.",
+)
 @click.option("--heads", help="Heads always off: LAYER or LAYER.HEAD with ranges: 3,5.0,7-9.2-4.")
 @click.option("-o", "--output", type=FILE, help="Directory. [default: <model>-<gate>-onnx]")
 @click.option("--force", is_flag=True, help="Replace the output directory.")
@@ -144,9 +173,9 @@ Examples:
 def export(**options: Any) -> ExitCode:
     """Write a gated ONNX graph that holds all it needs: tokenizer, configuration, manifest."""
     quiet_libraries()
-    from headprune.exporters import ExportRequest, export_onnx  # noqa: PLC0415
-    from headprune.manifests.files import read_manifest  # noqa: PLC0415
-    from headprune.manifests.gates import choose_gate, parse_heads  # noqa: PLC0415
+    from headprune.exporters import ExportRequest, export_onnx
+    from headprune.manifests.files import read_manifest
+    from headprune.manifests.gates import choose_gate, parse_heads
 
     manifest_path: Path = options["manifest_path"]
     manifest = read_manifest(manifest_path)
@@ -157,7 +186,9 @@ def export(**options: Any) -> ExitCode:
             manifest,
             manifest_path.parent,
             heads=parse_heads(options["heads"], manifest) if options["heads"] else (),
-            **{k: options[k] for k in ("mode", "score", "fraction", "threshold", "share", "decode")},
+            **{
+                k: options[k] for k in ("mode", "score", "fraction", "threshold", "share", "decode")
+            },
         )
     progress = Progress()
     try:
@@ -176,7 +207,7 @@ def export(**options: Any) -> ExitCode:
         )
     finally:
         progress.close()
-    from headprune.manifests.show import describe_gate  # noqa: PLC0415
+    from headprune.manifests.show import describe_gate
 
     click.echo(describe_gate(gate, manifest.model.head_count))
     if result.export_error is not None:
@@ -195,17 +226,29 @@ Examples:
 )
 @click.option("--manifest", "manifest_path", type=FILE, required=True, help="Of `analyze`.")
 @click.option("--candidate", type=FILE, help="Exported directory. [default: <model>-dynamic-onnx]")
-@click.option("--baseline", type=FILE, help="Another exported directory. [default: the candidate's "
-              "own graph with its gate held open]")  # fmt: skip
-@click.option("--tasks", type=Names(), default=("mmlu",), show_default="mmlu",
-              help="mmlu, piqa, winogrande, demo; comma-separated.")  # fmt: skip
+@click.option(
+    "--baseline",
+    type=FILE,
+    help="Another exported directory. [default: the candidate's own graph with its gate held open]",
+)
+@click.option(
+    "--tasks",
+    type=Names(),
+    default=("mmlu",),
+    show_default="mmlu",
+    help="mmlu, piqa, winogrande, demo; comma-separated.",
+)
 @click.option("--data", type=FILE, help="Folder with local task files. [default: the hub]")
 @click.option("--shots", type=click.IntRange(min=0), default=5, help="Examples in the prompt.")
 @click.option("--margin", type=float, default=1.0, help="Accuracy points that may be lost.")
 @click.option("--samples", type=click.IntRange(min=1), help="Random questions. [default: all]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of --samples.")
-@click.option("--provider", type=click.Choice(["auto", "cpu", "cuda"]), default="auto",
-              help="ONNX Runtime execution provider.")  # fmt: skip
+@click.option(
+    "--provider",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    help="ONNX Runtime execution provider.",
+)
 @click.option("--batch-size", type=click.IntRange(min=1), default=1, help="Prompts a forward.")
 @click.option("--report", type=FILE, help="Write the verdict as JSON.")
 @click.option("--junit", type=FILE, help="Write the verdict as JUnit XML.")
@@ -213,8 +256,8 @@ Examples:
 def verify(**options: Any) -> ExitCode:
     """Measure the gated model beside the ungated one; exit 0 PASS, 1 FAIL, 3 unsure, 4 invalid."""
     quiet_libraries()
-    from headprune.manifests.files import read_manifest  # noqa: PLC0415
-    from headprune.verifier import VerifyRequest, summary, verify  # noqa: PLC0415
+    from headprune.manifests.files import read_manifest
+    from headprune.verifier import VerifyRequest, summary, verify
 
     manifest = read_manifest(options.pop("manifest_path"))
     candidate = options.pop("candidate") or default_directory(manifest.model.name, "dynamic")
@@ -238,12 +281,15 @@ Examples:
 """
 )
 @click.option("-o", "--output", type=FILE, default=Path("headprune-demo"), help="Folder for files.")
-@click.option("--negative-control", is_flag=True,
-              help="Silence three whole layers: the verdict must be FAIL, and is, with exit 1.")  # fmt: skip
+@click.option(
+    "--negative-control",
+    is_flag=True,
+    help="Silence three whole layers: the verdict must be FAIL, and is, with exit 1.",
+)
 def demo(output: Path, negative_control: bool) -> ExitCode:  # noqa: FBT001
     """Go the whole way on the embedded model: analyze, export, verify."""
     quiet_libraries()
-    from headprune.demo.run import run_demo  # noqa: PLC0415
+    from headprune.demo.run import run_demo
 
     progress = Progress()
     try:
@@ -261,7 +307,7 @@ def manifest() -> None:
 @click.argument("path", type=FILE)
 def validate(path: Path) -> ExitCode:
     """Check a manifest against its schema."""
-    from headprune.manifests.files import read_manifest  # noqa: PLC0415
+    from headprune.manifests.files import read_manifest
 
     read_manifest(path)
     click.echo(f"{path} is valid")
@@ -272,8 +318,8 @@ def validate(path: Path) -> ExitCode:
 @click.argument("path", type=FILE)
 def show(path: Path) -> ExitCode:
     """Print what a manifest says: model, calibration, thresholds, gate."""
-    from headprune.manifests.files import read_manifest  # noqa: PLC0415
-    from headprune.manifests.show import describe  # noqa: PLC0415
+    from headprune.manifests.files import read_manifest
+    from headprune.manifests.show import describe
 
     click.echo(describe(read_manifest(path)))
     return ExitCode.OK
@@ -287,7 +333,7 @@ def default_directory(model: str, mode: str) -> Path:
 
 def analyzed_model(manifest: Any, from_onnx: Path | None) -> str | None:
     """Where the analyzed model lies: on the hub, or where this machine last saw its weights."""
-    from headprune.analyzer.sources import recall_directory  # noqa: PLC0415
+    from headprune.analyzer.sources import recall_directory
 
     if manifest.model.revision is not None:
         return str(manifest.model.name)
@@ -308,36 +354,41 @@ def quiet_libraries() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command line and map every outcome to an exit code, in this one place."""
+    """Run the command line and return the exit code of whatever became of it."""
     try:
         code = cli.main(list(arguments), prog_name="headprune", standalone_mode=False)
-        return int(code or ExitCode.OK)
-    except HeadpruneError as error:
-        click.echo(f"Error: {error.message}", err=True)
-        if error.hint:
-            click.echo(f"Hint: {error.hint}", err=True)
-        return int(error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return int(ExitCode.USAGE)
-    except click.ClickException as error:
-        click.echo(f"Error: {error.format_message()}", err=True)
-        if isinstance(error, click.UsageError) and error.ctx is not None:
-            click.echo(f"Hint: {error.ctx.command_path} --help", err=True)
-        return int(ExitCode.USAGE)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("Interrupted.", err=True)
-        return int(ExitCode.INTERRUPTED)
-    except ModuleNotFoundError as error:
-        click.echo(f"Error: the package {error.name} is not installed", err=True)
-        click.echo('Hint: pip install "headprune[all]"', err=True)
-        return int(ExitCode.USAGE)
-    except Exception as error:  # noqa: BLE001  the last resort: no user sees a traceback unasked
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  no user sees a traceback unasked
         if os.environ.get("HEADPRUNE_TRACEBACK"):
             traceback.print_exc()
-        click.echo(f"Error: internal: {type(error).__name__}: {error}", err=True)
-        click.echo("Hint: this is a bug; HEADPRUNE_TRACEBACK=1 shows where", err=True)
-        return int(ExitCode.INTERNAL)
+        code, message, hint = explain(error)
+        click.echo(message, err=True)
+        if hint:
+            click.echo(f"Hint: {hint}", err=True)
+    return int(code or ExitCode.OK)
+
+
+def explain(error: BaseException) -> tuple[ExitCode, str, str | None]:
+    """Exit code, message and hint for every way in which a command can end early."""
+    match error:
+        case HeadpruneError():
+            return error.exit_code, f"Error: {error.message}", error.hint
+        case click.UsageError(ctx=click.Context() as context):
+            hint = f"{context.command_path} --help"
+            return ExitCode.USAGE, f"Error: {error.format_message()}", hint
+        case click.ClickException():
+            return ExitCode.USAGE, f"Error: {error.format_message()}", None
+        case click.Abort() | KeyboardInterrupt():
+            return ExitCode.INTERRUPTED, "Interrupted.", None
+        case ModuleNotFoundError():
+            hint = 'pip install "headprune[all]"'
+            return ExitCode.USAGE, f"Error: the package {error.name} is not installed", hint
+        case _:
+            hint = "this is a bug; HEADPRUNE_TRACEBACK=1 shows where"
+            what = f"Error: internal: {type(error).__name__}: {error}"
+            return ExitCode.INTERNAL, what, hint
 
 
 def main() -> None:

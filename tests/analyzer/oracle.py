@@ -8,9 +8,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 
-def attention_weights(
-    query: Array, key: Array, scale: float, window: int | None = None
-) -> Array:
+def attention_weights(query: Array, key: Array, scale: float, window: int | None = None) -> Array:
     """A, `[head, position, position]`, from q `[head, position, d]` and k `[kv_head, …]`."""
     heads, length, _ = query.shape
     groups = heads // key.shape[0]
@@ -29,7 +27,7 @@ def quantities(
 ) -> dict[str, Array]:
     """The per-token quantities, `[position, head]`; `projection` is `[head * d, hidden]`."""
     weights = attention_weights(query, key, scale, window)
-    heads, length, head_dim = query.shape
+    heads, _, head_dim = query.shape
     groups = heads // key.shape[0]
     values = np.stack([value[head // groups] for head in range(heads)])
     outputs = weights @ values

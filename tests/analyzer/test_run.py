@@ -28,7 +28,11 @@ def folder_bytes(folder: Path) -> dict[str, bytes]:
 
 def request(model: Path, text: Path, output: Path, **options: object) -> AnalyzeRequest:
     return AnalyzeRequest(
-        model=str(model), output=output, calibration=str(text), lengths=(10, 200), **options  # type: ignore[arg-type]
+        model=str(model),
+        output=output,
+        calibration=str(text),
+        lengths=(10, 200),
+        **options,  # type: ignore[arg-type]
     )
 
 

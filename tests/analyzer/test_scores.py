@@ -48,9 +48,7 @@ def run(
 
     def handler(call: AttentionCall) -> torch.Tensor:
         numbers = tuple(range(len(batch)))
-        captures.append(
-            capture_layer(call, weights=True, projection=projection, sequences=numbers)
-        )
+        captures.append(capture_layer(call, weights=True, projection=projection, sequences=numbers))
         return captures[-1].output
 
     positions = (mask.cumsum(1) - 1).clamp(min=0)

@@ -8,9 +8,9 @@ with s_ij = scale · q_i · k_j. Subtracting k_0 from every key changes no weigh
 and keeps both exact for heads that look at the first token alone. The sum is scale · q_i · (A K)_i,
 the same fused attention with the keys as values.
 
-The difference leaves an absolute error of about 1e-7 · lse_i. That is nothing beside the entropy of a
-long row, but much of a short one's, which layer normalisation may divide by a small mean: the first
-rows are computed in float64 with their few weights written out.
+The difference leaves an absolute error of about 1e-7 · lse_i. That is nothing beside the entropy of
+a long row, but much of a short one's, which layer normalisation may divide by a small mean: the
+first rows are computed in float64 with their few weights written out.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def attend_fused(
     head_dim = query.shape[-1]
     shifted = key - key[:, :, :1]
     pad = (0, head_dim)
-    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         F.pad(query, pad),
         F.pad(shifted, pad),
         torch.cat([value, shifted], dim=-1),
@@ -141,7 +141,7 @@ def attend_fused(
 def attend_blocked(
     call: AttentionCall, query: Tensor, key: Tensor, value: Tensor, *, weights: bool
 ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-    """Attention a block of query rows at a time: for windows, caps, sinks, and where it must be exact."""
+    """Attention a block of query rows at a time: for windows, caps, sinks, and exact first rows."""
     length = query.shape[2]
     outputs, firsts, entropies = [], [], []
     for start in range(0, length, QUERY_BLOCK):

@@ -58,14 +58,18 @@ def read_documents(path: Path) -> list[str]:
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise HeadpruneError(f"{path}, line {number} is not JSON: {error}", hint=hint) from error
+            raise HeadpruneError(
+                f"{path}, line {number} is not JSON: {error}", hint=hint
+            ) from error
         text = row.get("text") if isinstance(row, dict) else None
         if not isinstance(text, str):
             raise HeadpruneError(f'{path}, line {number} has no string field "text"', hint=hint)
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise HeadpruneError(f"{path}, line {number} has half a surrogate", hint=hint) from error
+            raise HeadpruneError(
+                f"{path}, line {number} has half a surrogate", hint=hint
+            ) from error
         documents.append(text)
     if not documents:
         raise HeadpruneError(f"the calibration file {path} is empty", hint=hint)
@@ -137,7 +141,7 @@ def choose_sequences(
     if not 1 <= low <= high or sequences < 1:
         raise HeadpruneError(
             f"cannot take {sequences} sequences of {low} to {high} tokens",
-            hint="pass --sequences N (at least 1) and --length MIN:MAX within the model's positions",
+            hint="pass --sequences N (at least 1) and --length MIN:MAX that the model can hold",
         )
     draw = random.Random(seed)  # noqa: S311  reproducible sampling, not cryptography
     order = sorted(range(len(documents)), key=lambda _: draw.random())

@@ -1,10 +1,10 @@
 """Exactly mergeable histograms of float32 values over their leading bits.
 
-A bucket is the first 20 bits of a float32 in an order-preserving encoding: sign, exponent and 11 bits
-of the mantissa. Counting is exact, so histograms of the same values are the same in whatever order
-and pieces they were made. A value reads back as its bucket's edge towards 0, at most 2⁻¹¹ too small;
-0, 1 and other short fractions read back as themselves. The extremes are kept exactly, so that the
-threshold at 0 % calls nothing inactive.
+A bucket is the first 20 bits of a float32 in an order-preserving encoding: sign, exponent and 11
+bits of the mantissa. Counting is exact, so histograms of the same values are the same in whatever
+order and pieces they were made. A value reads back as its bucket's edge towards 0, at most 2⁻¹¹ too
+small; 0, 1 and other short fractions read back as themselves. The extremes are kept exactly, so
+that the threshold at 0 % calls nothing inactive.
 """
 
 from __future__ import annotations

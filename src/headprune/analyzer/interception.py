@@ -63,11 +63,12 @@ def attend(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
+    *,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
-    is_causal: bool | None = None,  # noqa: FBT001  the interface passes it by keyword
+    is_causal: bool | None = None,
     position_bias: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
@@ -116,7 +117,7 @@ AttentionMaskInterface.register(IMPLEMENTATION, padding_mask)
 @contextmanager
 def intercepted(model: PreTrainedModel, handler: Handler) -> Iterator[None]:
     """Let `handler` compute all attention of `model` inside the block."""
-    before = model.config._attn_implementation  # noqa: SLF001  transformers has no public getter
+    before = model.config._attn_implementation
     token = _handler.set(handler)
     try:
         model.set_attn_implementation(IMPLEMENTATION)

@@ -66,7 +66,9 @@ def load_model(
     files = find_model_files(source, revision=revision)
     weights_sha256 = hash_weights(files.weights)
     config = load_config(files.directory, source, trust_remote_code=trust_remote_code)
-    model = load_weights(files.directory, source, config, dtype, trust_remote_code)
+    model = load_weights(
+        files.directory, source, config, dtype, trust_remote_code=trust_remote_code
+    )
     tokenizer = load_tokenizer(files.directory, source, trust_remote_code=trust_remote_code)
     info = ModelInfo(
         name=files.name,
@@ -117,7 +119,7 @@ def load_config(directory: Path, source: str, *, trust_remote_code: bool) -> Any
 
 
 def load_weights(
-    directory: Path, source: str, config: Any, dtype: str, trust_remote_code: bool
+    directory: Path, source: str, config: Any, dtype: str, *, trust_remote_code: bool
 ) -> PreTrainedModel:
     """The model with all of its weights, in evaluation mode."""
     try:

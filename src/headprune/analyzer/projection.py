@@ -17,9 +17,9 @@ PROJECTION_NAMES = ("o_proj", "out_proj", "c_proj", "dense", "wo")
 class ProjectionNorm:
     """‖o W_O^h‖ for every head, through the triangular factor of each head's slice.
 
-    With the QR decomposition W_O^hᵀ = Q R, Q has orthonormal columns, so ‖o W_O^h‖ = ‖R o‖: head_dim²
-    products a token instead of head_dim × hidden. (The Gram matrix costs the same, but squares the
-    rounding error.) The factors are computed once per layer and kept.
+    With the QR decomposition W_O^hᵀ = Q R, Q has orthonormal columns, so ‖o W_O^h‖ = ‖R o‖:
+    head_dim² products a token instead of head_dim × hidden. (The Gram matrix costs the same, but
+    squares the rounding error.) The factors are computed once per layer and kept.
     """
 
     _factors: dict[nn.Module, Tensor] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Find a model's files: a directory, a hub id, or where this user's machine last saw its weights."""
+"""Find a model's files: a directory, a hub id, or where this machine last saw its weights."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def find_model_files(source: str, *, revision: str | None = None) -> ModelFiles:
         )
     if not HUB_ID.match(source):
         raise HeadpruneError(
-            f"no model at {source or 'an empty path'}: no such directory, and not a hub id (organisation/name)",
+            f"no model at {source or 'an empty path'}: no such directory, and not a hub id "
+            "(organisation/name)",
             hint="pass --model DIR with config.json, safetensors weights and a tokenizer",
         )
     directory = download(source, revision)

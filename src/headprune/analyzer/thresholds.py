@@ -65,9 +65,7 @@ def summarise(
         for p in fractions
     )
     quantiles = everything.quantile(np.linspace(0, 1, 101))
-    quartiles = [
-        [d.quantile(np.array([0, 0.25, 0.5, 0.75, 1])) for d in layer] for layer in heads
-    ]
+    quartiles = [[d.quantile(np.array([0, 0.25, 0.5, 0.75, 1])) for d in layer] for layer in heads]
 
     def quartile(index: int) -> tuple[tuple[float, ...], ...]:
         return tuple(tuple(short_float32(float(q[index])) for q in layer) for layer in quartiles)

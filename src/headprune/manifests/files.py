@@ -73,7 +73,9 @@ def check_shapes(manifest: Manifest, *, where: str) -> None:
             )
     for layer, head in manifest.gate.heads if manifest.gate else ():
         if layer >= len(heads) or head >= heads[layer]:
-            raise HeadpruneError(f"{where}: gate.heads names layer {layer} head {head}: no such head")
+            raise HeadpruneError(
+                f"{where}: gate.heads names layer {layer} head {head}: no such head"
+            )
 
 
 def dumps(value: Any, indent: int = 0) -> str:

@@ -22,6 +22,7 @@ from headprune.manifests.model import (
 from headprune.manifests.raw import inactive_shares
 
 DEFAULT_SHARE = 0.9
+LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 NEW_TOKENS_ONLY = ("lthon", "lthon_ln")
 HEAD_RANGE = re.compile(r"^(\d+)(?:-(\d+))?(?:\.(\d+)(?:-(\d+))?)?$")
 
@@ -64,7 +65,7 @@ def choose_gate(
     if threshold is None:
         fraction = DEFAULT_FRACTION if fraction is None else fraction
         threshold = threshold_for(summary, fraction)
-    elif not np.isfinite(np.float32(threshold)):
+    elif not abs(threshold) <= LARGEST_FLOAT32:  # NaN is not either
         raise HeadpruneError(
             f"the threshold is {threshold}, expected a finite number",
             hint="pass --threshold X, or --fraction P to take it from the manifest",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -70,13 +71,15 @@ def read_histograms(tensors: Tensors, score: str) -> list[Histogram]:
             minimum=np.float32(part["minimum"][index]),
             maximum=np.float32(part["maximum"][index]),
         )
-        for index, (low, high) in enumerate(zip(offset[:-1], offset[1:], strict=True))
+        for index, (low, high) in enumerate(pairwise(offset))
     ]
 
 
 def read_tensors(manifest: Manifest, folder: Path) -> Tensors:
     """All raw scores, checked against the hash in the manifest."""
-    hint = "make the manifest anew with headprune analyze, or keep its scores-*.safetensors beside it"
+    hint = (
+        "make the manifest anew with headprune analyze, or keep its scores-*.safetensors beside it"
+    )
     if manifest.raw_scores is None:
         raise HeadpruneError("this needs the raw scores, but the manifest has none", hint=hint)
     path = folder / manifest.raw_scores.file

@@ -10,13 +10,18 @@ def describe(manifest: Manifest) -> str:
     model, calibration = manifest.model, manifest.calibration
     heads = sorted({layer.query_heads for layer in model.layers})
     kv_heads = sorted({layer.kv_heads for layer in model.layers})
+    shortest, longest = calibration.length_range
+    skipped = f"; {calibration.skipped} documents too short" if calibration.skipped else ""
     lines = [
-        f"model        {model.name} ({model.model_type}, {model.dtype}): "
-        f"{len(model.layers)} layers, {_join(heads)} heads, {_join(kv_heads)} KV heads",
-        f"calibration  {calibration.source}: {calibration.sequences} sequences, "
-        f"{calibration.tokens:,} tokens, lengths {calibration.length_range[0]} to "
-        f"{calibration.length_range[1]}, seed {calibration.seed}"
-        + (f"; {calibration.skipped} documents too short" if calibration.skipped else ""),
+        (
+            f"model        {model.name} ({model.model_type}, {model.dtype}): "
+            f"{len(model.layers)} layers, {_join(heads)} heads, {_join(kv_heads)} KV heads"
+        ),
+        (
+            f"calibration  {calibration.source}: {calibration.sequences} sequences, "
+            f"{calibration.tokens:,} tokens, lengths {shortest} to {longest}, "
+            f"seed {calibration.seed}{skipped}"
+        ),
         "",
         *threshold_table(manifest),
     ]

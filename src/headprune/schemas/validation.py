@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -12,6 +13,8 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
 from headprune.errors import HeadpruneError
+
+LONGEST_MESSAGE = 200
 
 
 @cache
@@ -63,5 +66,5 @@ def validate(document: Any, schema: str, *, where: str, hint: str | None = None)
     error = best_match(validator(schema).iter_errors(document))
     if error is not None:
         place = error.json_path.removeprefix("$").removeprefix(".") or "the document"
-        message = error.message if len(error.message) <= 200 else f"{error.message[:200]}…"
+        message = textwrap.shorten(error.message, LONGEST_MESSAGE, placeholder=" …")
         raise HeadpruneError(f"{where} does not follow {schema}: {place}: {message}", hint=hint)

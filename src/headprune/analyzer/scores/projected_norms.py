@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @score("fhon", title="Final Head Output Norm", inactive_when="below", layer_normalised=True)
 def fhon(c: Capture) -> Tensor:
-    """Mean L2 norm of what each head adds to the residual stream, over real tokens. [batch, head]"""
+    """Mean L2 norm of each head's output after the projection, over real tokens. [batch, head]"""
     return masked_mean(c.projected_norm, c.mask)
 
 
@@ -27,5 +27,5 @@ def fhon(c: Capture) -> Tensor:
     reference="headprune, after arXiv 2504.03889",
 )
 def tfhon(c: Capture) -> Tensor:
-    """L2 norm of what each head adds to the residual stream at each token. [batch, position, head]"""
+    """L2 norm of each head's output after the projection at each token. [batch, position, head]"""
     return c.projected_norm

@@ -121,7 +121,7 @@ def layer_normalise(scores: Tensor) -> Tensor:
 
 
 def masked_mean(quantity: Tensor, mask: Tensor) -> Tensor:
-    """Mean over real tokens: `[batch, position, head]` and `[batch, position]` to `[batch, head]`."""
+    """Mean over real tokens of a `[batch, position, head]` quantity: `[batch, head]`."""
     kept = torch.where(mask[..., None], quantity, 0.0)
     return kept.sum(dim=1, dtype=torch.float64).div(mask.sum(dim=1)[:, None]).float()
 
