@@ -29,11 +29,13 @@ GATE = Gate(
 STATIC = replace(GATE, mode="static", heads=((0, 1), (1, 2)), share=0.5)
 
 
-def byte_tokenizer(*, bos: bool) -> PreTrainedTokenizerFast:
-    """One token per byte, with or without a BOS token in front."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {character: index for index, character in enumerate(["<s>", "</s>", *alphabet])}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+def byte_tokenizer(*, bos: bool, letters: bool = True) -> PreTrainedTokenizerFast:
+    """One token per byte, and one for a space and a letter; with or without a BOS in front."""
+    space = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str(" ")[0][0]
+    merges = [(space, letter) for letter in "ABCD"] if letters else []
+    tokens = ["<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, merges)]
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<s>", "</s>"])
@@ -48,7 +50,7 @@ def save_checkpoint(directory: Path, *, seed: int = 0, bos: bool = True) -> None
     """Write a random model whose weights are large enough that its answers differ."""
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=258, hidden_size=32, intermediate_size=48, num_hidden_layers=LAYERS,
+        vocab_size=262, hidden_size=32, intermediate_size=48, num_hidden_layers=LAYERS,
         num_attention_heads=HEADS, num_key_value_heads=2, max_position_embeddings=LENGTH,
         bos_token_id=0, eos_token_id=1,
     )  # fmt: skip

@@ -68,7 +68,7 @@ def decide_task(rows: Sequence[Row], setup: TaskSetup, terms: Terms) -> TaskResu
     losses, gains = table[True, False], table[False, True]
     low, high = statistics.tango_interval(losses, gains, n, INTERVAL_CONFIDENCE)
     interval = Interval(confidence=INTERVAL_CONFIDENCE, low=100 * low, high=100 * high)
-    chance = sum(1 / len(row.baseline.loglikelihoods) for row in rows) / n
+    chance = sum((Fraction(1, len(row.baseline.loglikelihoods)) for row in rows), Fraction()) / n
     before, after = (sum(column) / n for column in zip(*right, strict=True))
     status, reasons = _invalid(rows, setup, terms, chance)
     if not reasons:
@@ -78,7 +78,7 @@ def decide_task(rows: Sequence[Row], setup: TaskSetup, terms: Terms) -> TaskResu
         status=status,
         reasons=tuple(f"{setup.name}: {reason}" for reason in reasons),
         questions=n,
-        chance=chance,
+        chance=float(chance),
         counts=Counts(
             both_right=table[True, True],
             baseline_only=losses,
@@ -135,7 +135,7 @@ def mismatches(
 
 
 def _invalid(
-    rows: Sequence[Row], setup: TaskSetup, terms: Terms, chance: float
+    rows: Sequence[Row], setup: TaskSetup, terms: Terms, chance: Fraction
 ) -> tuple[Status, list[str]]:
     """Reasons why the figures of a task mean nothing."""
     n, reasons = len(rows), []
@@ -149,15 +149,15 @@ def _invalid(
     if reasons:
         return "INVALID", reasons
     right = sum(row.baseline.choice == row.gold for row in rows)
-    above = 100 * (right / n - chance)
-    if statistics.above_chance_p(right, n, chance) >= CHANCE_P:
+    above = 100 * (Fraction(right, n) - chance)
+    if statistics.above_chance_p(right, n, float(chance)) >= CHANCE_P:
         reasons.append(
-            f"the baseline is right on {right:,} of {n:,} questions, which guessing ({chance:.0%}) "
+            f"the baseline is right on {right:,} of {n:,} questions, which guessing ({float(chance):.0%}) "
             "can explain: two models at chance pass any margin"
         )
-    elif above < MARGINS_ABOVE_CHANCE * terms.margin:
+    elif above < MARGINS_ABOVE_CHANCE * Fraction(str(terms.margin)):
         reasons.append(
-            f"the baseline is {above:.2f} points above chance, less than {MARGINS_ABOVE_CHANCE} "
+            f"the baseline is {float(above):.2f} points above chance, less than {MARGINS_ABOVE_CHANCE} "
             f"margins of {terms.margin:.2f}"
         )
     letter, share = _commonest([row.baseline.choice for row in rows])

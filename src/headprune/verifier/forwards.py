@@ -30,7 +30,10 @@ class Work:
 
 
 def plan(requests: Sequence[Request]) -> list[Work]:
-    """Group requests into forwards: one per context where all its continuations are one token.
+    """Group requests into forwards: one per context whose continuations differ in the last token.
+
+    Most tokenizers have a token for a space and a letter; where the space is a token of its own,
+    it is read with the context.
 
     Raises:
         HeadpruneError: A context or a continuation has no tokens.
@@ -44,8 +47,9 @@ def plan(requests: Sequence[Request]) -> list[Work]:
         group.setdefault(tuple(continuation), []).append(index)
     works = []
     for ids, group in contexts.items():
-        if all(len(continuation) == 1 for continuation in group):
-            works.append(Work(ids, tuple(group), tuple(map(tuple, group.values()))))
+        if len({continuation[:-1] for continuation in group}) == 1:
+            shared = next(iter(group))[:-1]
+            works.append(Work(ids + shared, tuple(group), tuple(map(tuple, group.values()))))
         else:
             works += [
                 Work(ids + continuation[:-1], (continuation,), (tuple(indices),))

@@ -157,6 +157,8 @@ def provider_order(asked: str, available: Sequence[str]) -> list[str]:
 def _load(graph: Path, providers: list[str]) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = ERRORS_ONLY
+    # Waiting threads that spin halve the speed of a shared build machine.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     # TF32 keeps 10 bits of a float32 product: too few to compare two models by their flips.
     settings = [{"use_tf32": "0"} if p == PROVIDERS["cuda"] else {} for p in providers]
     try:
