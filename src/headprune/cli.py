@@ -23,7 +23,7 @@ FILE = click.Path(path_type=Path)
 GATE_OPTIONS = ("mode", "score", "fraction", "threshold", "share", "decode")
 
 
-class Range(click.ParamType):
+class Range(click.ParamType[tuple[int, int]]):
     """MIN:MAX, two whole numbers."""
 
     name = "MIN:MAX"
@@ -41,7 +41,7 @@ class Range(click.ParamType):
         return low, high
 
 
-class Names(click.ParamType):
+class Names(click.ParamType[tuple[str, ...]]):
     """A comma-separated list of names."""
 
     name = "NAME,…"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from headprune.analyzer.attention import attend_blocked, attend_sequence
+from headprune.analyzer.attention import attend_blocked, attend_fused
 from headprune.analyzer.capture import Capture, capture_layer
 from headprune.analyzer.interception import AttentionCall, intercepted
 from headprune.analyzer.projection import ProjectionNorm, projection_weight
@@ -149,12 +151,23 @@ def sink_heavy_call() -> AttentionCall:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("path", [attend_sequence, attend_blocked])
-def test_statistics_of_heads_that_look_at_the_first_token_alone(path: object) -> None:
+def fused(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
+    return attend_fused(call.query, call.key, call.value, call.scale)[1]
+
+
+def blocked(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
+    return attend_blocked(call, call.query, call.key, call.value)[1]
+
+
+@pytest.mark.parametrize("path", [fused, blocked])
+def test_statistics_of_heads_that_look_at_the_first_token_alone(
+    path: Callable[[AttentionCall], tuple[torch.Tensor, torch.Tensor]],
+) -> None:
     call = sink_heavy_call()
-    _, statistics = path(call, call.query, call.key, call.value, weights=True)  # type: ignore[operator]
+    first, entropy = path(call)
     query, key = (t[0].double().numpy() for t in (call.query, call.key))
     weights = oracle.attention_weights(query, key, call.scale)
+    assert weights[:, 100:, 0].max() > 1 - 1e-6
     logs = np.log(weights, where=weights > 0, out=np.zeros_like(weights))
-    np.testing.assert_allclose(statistics[0][0], weights[:, :, 0], rtol=1e-5, atol=5e-6)
-    np.testing.assert_allclose(statistics[1][0], -(weights * logs).sum(-1), rtol=1e-5, atol=5e-6)
+    np.testing.assert_allclose(first[0], weights[:, :, 0], rtol=1e-5, atol=5e-6)
+    np.testing.assert_allclose(entropy[0], -(weights * logs).sum(-1), rtol=1e-5, atol=5e-6)

@@ -27,6 +27,9 @@ from headprune.errors import HeadpruneError
 
 QUERY_BLOCK = 128
 
+Statistics = tuple[Tensor, Tensor]
+"""Weight on the first token and entropy of each row, `[1, head, position]`, float32."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionResult:
@@ -91,7 +94,7 @@ def real_ranges(mask: Tensor | None, batch: int, positions: int) -> Iterator[sli
 
 def attend_sequence(
     call: AttentionCall, query: Tensor, key: Tensor, value: Tensor, *, weights: bool
-) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+) -> tuple[Tensor, Statistics | None]:
     """One sequence without padding; tensors are `[1, head, position, head_dim]`.
 
     Returns:
@@ -100,24 +103,24 @@ def attend_sequence(
     windowed = call.window is not None and call.window < query.shape[2]
     plain = not windowed and call.softcap is None and call.sinks is None
     if not plain:
-        return attend_blocked(call, query, key, value, weights=weights)
+        return attend_blocked(call, query, key, value)
     if not weights:
         out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=call.scale)
         return out, None
     if query.device.type != "cpu":
-        return attend_blocked(call, query, key, value, weights=True)
+        return attend_blocked(call, query, key, value)
     out, (first, entropy) = attend_fused(query.float(), key.float(), value.float(), call.scale)
     if query.dtype != torch.float32:
         out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=call.scale)
     rows = slice(0, QUERY_BLOCK)
-    head = attend_blocked(call, query[:, :, rows], key[:, :, rows], value[:, :, rows], weights=True)
-    first[:, :, rows], entropy[:, :, rows] = head[1]
+    _, exact = attend_blocked(call, query[:, :, rows], key[:, :, rows], value[:, :, rows])
+    first[:, :, rows], entropy[:, :, rows] = exact
     return out, (first, entropy)
 
 
 def attend_fused(
     query: Tensor, key: Tensor, value: Tensor, scale: float
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+) -> tuple[Tensor, Statistics]:
     """Output and statistics from one call of the fused CPU kernel, which gives log-sum-exp.
 
     Values and shifted keys share the call, side by side along head_dim; queries and keys are padded
@@ -139,8 +142,8 @@ def attend_fused(
 
 
 def attend_blocked(
-    call: AttentionCall, query: Tensor, key: Tensor, value: Tensor, *, weights: bool
-) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+    call: AttentionCall, query: Tensor, key: Tensor, value: Tensor
+) -> tuple[Tensor, Statistics]:
     """Attention a block of query rows at a time: for windows, caps, sinks, and exact first rows."""
     length = query.shape[2]
     outputs, firsts, entropies = [], [], []
@@ -149,14 +152,10 @@ def attend_blocked(
         low = 0 if call.window is None else max(0, start - call.window + 1)
         rows = block_weights(call, query[:, :, start:stop], key[:, :, low:stop], start, low)
         outputs.append(rows.to(value.dtype) @ value[:, :, low:stop])
-        if weights:
-            first = rows[..., 0].float()
-            firsts.append(first if low == 0 else torch.zeros_like(first))
-            entropies.append(torch.special.entr(rows).sum(dim=-1).float())
-    output = torch.cat(outputs, dim=2)
-    if not weights:
-        return output, None
-    return output, (torch.cat(firsts, dim=2), torch.cat(entropies, dim=2))
+        first = rows[..., 0].float()
+        firsts.append(first if low == 0 else torch.zeros_like(first))
+        entropies.append(torch.special.entr(rows).sum(dim=-1).float())
+    return torch.cat(outputs, dim=2), (torch.cat(firsts, dim=2), torch.cat(entropies, dim=2))
 
 
 def block_weights(call: AttentionCall, query: Tensor, key: Tensor, start: int, low: int) -> Tensor:

@@ -105,4 +105,5 @@ def capture_layer(
 
 def norm(vectors: Tensor) -> Tensor:
     """L2 norm over the last dimension, accumulated in float32."""
-    return torch.linalg.vector_norm(vectors, dim=-1, dtype=torch.float32)
+    norms: Tensor = torch.linalg.vector_norm(vectors, dim=-1, dtype=torch.float32)
+    return norms

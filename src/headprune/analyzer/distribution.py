@@ -34,7 +34,8 @@ class Distribution:
         high = np.minimum(low + 1, ends[-1] - 1)
         below = self.values[np.searchsorted(ends, low, side="right")]
         above = self.values[np.searchsorted(ends, high, side="right")]
-        return below + (above - below) * (position - low)
+        between: Floats = below + (above - below) * (position - low)
+        return between
 
     def mean(self) -> float:
         """Mean."""

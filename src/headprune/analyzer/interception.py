@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -87,7 +87,7 @@ def attend(
         )
     call = AttentionCall(
         module=module,
-        layer=int(module.layer_idx),
+        layer=cast("int", module.layer_idx),
         query=query,
         key=key,
         value=value,

@@ -122,8 +122,10 @@ def load_weights(
     directory: Path, source: str, config: Any, dtype: str, *, trust_remote_code: bool
 ) -> PreTrainedModel:
     """The model with all of its weights, in evaluation mode."""
+    model: PreTrainedModel
+    report: dict[str, Any]
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
+        model, report = AutoModelForCausalLM.from_pretrained(  # type: ignore[misc]
             directory,
             config=config,
             dtype=DTYPES.get(dtype, "auto"),
@@ -146,8 +148,8 @@ def load_weights(
             f"another shape, such as {missing[0]}",
             hint="check the directory, or download the model again",
         )
-    loaded: PreTrainedModel = model.eval()
-    return loaded
+    model.train(mode=False)
+    return model
 
 
 def load_tokenizer(
@@ -184,16 +186,15 @@ def describe_tokenizer(tokenizer: PreTrainedTokenizerBase, source: str) -> Token
             hint="remove one from the post-processor in tokenizer.json or unset add_bos_token",
         )
     backend = getattr(tokenizer, "backend_tokenizer", None)
+    settings = json.loads(backend.to_str()) if backend is not None else {}
+    # Encoding with padding or truncation leaves these behind in the backend.
+    behaviour = {k: v for k, v in settings.items() if k not in ("padding", "truncation")}
     content = {
-        "backend": json.loads(backend.to_str()) if backend is not None else None,
+        "backend": behaviour,
         "vocabulary": sorted(tokenizer.get_vocab().items()),
         "special": {name: str(value) for name, value in tokenizer.special_tokens_map.items()},
     }
-    # Encoding with padding or truncation leaves these settings behind in the backend.
-    if content["backend"] is not None:
-        content["backend"].pop("padding", None)
-        content["backend"].pop("truncation", None)
-    text = json.dumps(content, sort_keys=True, ensure_ascii=True)
+    text = json.dumps(content, sort_keys=True)
     return TokenizerInfo(
         sha256=hashlib.sha256(text.encode()).hexdigest(),
         bos="added" if leading else "none",

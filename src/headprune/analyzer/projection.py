@@ -32,7 +32,8 @@ class ProjectionNorm:
             slices = weight.double().reshape(heads, head_dim, -1).transpose(-1, -2)
             self._factors[module] = torch.linalg.qr(slices, mode="r").R.float()
         projected = torch.einsum("bphd,hed->bphe", output.float(), self._factors[module])
-        return torch.linalg.vector_norm(projected, dim=-1)
+        norms: Tensor = torch.linalg.vector_norm(projected, dim=-1)
+        return norms
 
 
 def projection_weight(module: nn.Module, rows: int) -> Tensor:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from safetensors.numpy import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from headprune import __version__
 from headprune.analyzer.calibration import (
@@ -102,7 +102,7 @@ def analyze(request: AnalyzeRequest) -> Manifest:
         max_positions=getattr(loaded.model.config, "max_position_embeddings", None),
         seed=request.seed,
     )
-    loaded.model.to(device)
+    nn.Module.to(loaded.model, device)
     collector = profile(
         loaded,
         calibration,
