@@ -1,4 +1,4 @@
-"""Exported once per test session: the tiny model with a dynamic gate, ungated, with a static gate."""
+"""Exported once per test session: the tiny model ungated, with a dynamic and a static gate."""
 
 from __future__ import annotations
 

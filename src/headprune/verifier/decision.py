@@ -150,15 +150,16 @@ def _invalid(
         return "INVALID", reasons
     right = sum(row.baseline.choice == row.gold for row in rows)
     above = 100 * (Fraction(right, n) - chance)
+    margins = f"{MARGINS_ABOVE_CHANCE} margins of {terms.margin:.2f}"
     if statistics.above_chance_p(right, n, float(chance)) >= CHANCE_P:
+        found = f"the baseline is right on {right:,} of {n:,} questions"
         reasons.append(
-            f"the baseline is right on {right:,} of {n:,} questions, which guessing ({float(chance):.0%}) "
-            "can explain: two models at chance pass any margin"
+            f"{found}, which guessing ({float(chance):.0%}) can explain: two models at chance pass "
+            "any margin"
         )
     elif above < MARGINS_ABOVE_CHANCE * Fraction(str(terms.margin)):
         reasons.append(
-            f"the baseline is {float(above):.2f} points above chance, less than {MARGINS_ABOVE_CHANCE} "
-            f"margins of {terms.margin:.2f}"
+            f"the baseline is {float(above):.2f} points above chance, less than {margins}"
         )
     letter, share = _commonest([row.baseline.choice for row in rows])
     if setup.letters and share > ONE_LETTER:

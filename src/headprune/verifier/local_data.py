@@ -1,11 +1,14 @@
-"""Questions from local JSONL files, checked row by row and written out for a task's subjects."""
+"""Questions from local JSONL files, checked row by row, and written for a task's subjects."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyarrow import parquet
 
 from headprune.errors import HeadpruneError
 from headprune.schemas.validation import parse_json
@@ -76,9 +79,12 @@ def group_by(rows: Iterable[Row], field: str) -> dict[str, list[Row]]:
     return dict(sorted(groups.items()))
 
 
-def write_rows(rows: Iterable[Row], path: Path) -> None:
-    """Write rows as JSONL."""
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+def write_rows(rows: Sequence[Row], path: Path) -> None:
+    """Write rows as Parquet.
+
+    The data set library's JSON reader would turn a column of texts like 2020-01-01 into dates.
+    """
+    parquet.write_table(pa.Table.from_pylist(list(rows)), path)
 
 
 _LAYOUT = (

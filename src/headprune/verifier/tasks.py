@@ -246,12 +246,12 @@ def _write_part(
 ) -> None:
     files = {}
     for split, rows in splits.items():
-        files[split] = str(folder / f"{name}.{split}.jsonl")
+        files[split] = str(folder / f"{name}.{split}.parquet")
         write_rows(rows, Path(files[split]))
     local: dict[str, Any] = {
         "include": str(official),
         "task": name,
-        "dataset_path": "json",
+        "dataset_path": "parquet",
         "dataset_name": None,
         "dataset_kwargs": {"data_files": files, "cache_dir": str(folder / "cache")},
         **extra,
