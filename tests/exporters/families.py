@@ -27,7 +27,6 @@ SMALL = {
     "vocab_size": VOCABULARY,
     "hidden_size": 36,
     "intermediate_size": 40,
-    "num_hidden_layers": 3,
     "num_attention_heads": 6,
     "initializer_range": 0.3,
     **TOKENS,
@@ -36,18 +35,22 @@ SMALL = {
 
 def llama() -> PreTrainedModel:
     """Grouped-query attention whose heads together are wider than the hidden state."""
-    return LlamaForCausalLM(LlamaConfig(**SMALL, num_key_value_heads=2, head_dim=8))
+    return LlamaForCausalLM(
+        LlamaConfig(**SMALL, num_hidden_layers=3, num_key_value_heads=2, head_dim=8)
+    )
 
 
 def qwen2() -> PreTrainedModel:
     """Multi-query attention: one KV head, with biases."""
-    return Qwen2ForCausalLM(Qwen2Config(**SMALL, num_key_value_heads=1))
+    return Qwen2ForCausalLM(Qwen2Config(**SMALL, num_hidden_layers=2, num_key_value_heads=1))
 
 
 def mistral() -> PreTrainedModel:
     """A sliding window shorter than the prompts."""
     return MistralForCausalLM(
-        MistralConfig(**SMALL, num_key_value_heads=3, head_dim=8, sliding_window=6)
+        MistralConfig(
+            **SMALL, num_hidden_layers=2, num_key_value_heads=3, head_dim=8, sliding_window=6
+        )
     )
 
 
@@ -78,7 +81,7 @@ def save_family(family: str, directory: Path) -> None:
     torch.manual_seed(sorted(FAMILIES).index(family))
     FAMILIES[family]().save_pretrained(directory)
     vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2}
-    words = "The cat sat on the mat . a dog".split()
+    words = ["The", "cat", "sat", "on", "the", "mat", ".", "a", "dog"]
     for word in [*words, *(f"w{i}" for i in range(VOCABULARY))]:
         if len(vocabulary) < VOCABULARY:
             vocabulary[word] = len(vocabulary)

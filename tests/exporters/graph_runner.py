@@ -1,4 +1,4 @@
-"""Drive an exported graph with ONNX Runtime as a deployment would, feeding only what it knows of."""
+"""Drive an exported graph with ONNX Runtime as a deployment would."""
 
 from __future__ import annotations
 

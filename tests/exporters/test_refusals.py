@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import onnx_ir as ir
 import pytest
 
 from headprune.errors import ExitCode, HeadpruneError
@@ -126,6 +127,33 @@ def test_unreadable_onnx(llama: Family, tmp_path: Path) -> None:
         )
         with pytest.raises(HeadpruneError, match="cannot read the ONNX file"):
             export_onnx(request)
+
+
+def test_data_file_left_behind(llama: Family, tmp_path: Path) -> None:
+    shutil.copy(llama.baseline.directory / "model.onnx", tmp_path / "model.onnx")
+    request = ExportRequest(
+        manifest=llama.manifest,
+        output=tmp_path / "out",
+        gate=None,
+        from_onnx=tmp_path / "model.onnx",
+    )
+    with pytest.raises(HeadpruneError, match=r"tensors in model.onnx.data, which is not beside it"):
+        export_onnx(request)
+
+
+def test_other_input_names(llama: Family, tmp_path: Path) -> None:
+    shutil.copytree(llama.baseline.directory, tmp_path / "copy")
+    model = ir.load(tmp_path / "copy" / "model.onnx")
+    model.graph.outputs[0].name = "scores"
+    ir.save(model, tmp_path / "copy" / "model.onnx")
+    request = ExportRequest(
+        manifest=llama.manifest,
+        output=tmp_path / "out",
+        gate=None,
+        from_onnx=tmp_path / "copy" / "model.onnx",
+    )
+    with pytest.raises(HeadpruneError, match="no input or output logits"):
+        export_onnx(request)
 
 
 def test_no_tokenizer_beside_the_graph(llama: Family, tmp_path: Path) -> None:

@@ -62,15 +62,16 @@ def test_export_error_is_measured_and_small(family: Family) -> None:
 
 def test_input_and_output_names(family: Family) -> None:
     session = runner_of(family.baseline).session
+    layers = range(len(family.heads))
     kinds = ("key", "value")
     assert [v.name for v in session.get_inputs()] == [
         "input_ids",
         "attention_mask",
         "position_ids",
-        *(f"past_key_values.{i}.{kind}" for i in range(3) for kind in kinds),
+        *(f"past_key_values.{i}.{kind}" for i in layers for kind in kinds),
     ]
     assert [v.name for v in session.get_outputs()] == [
         "logits",
-        *(f"present.{i}.{kind}" for i in range(3) for kind in kinds),
+        *(f"present.{i}.{kind}" for i in layers for kind in kinds),
     ]
     assert session.get_overridable_initializers() == []

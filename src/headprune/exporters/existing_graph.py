@@ -32,8 +32,21 @@ def load_existing(path: Path, manifest: Manifest) -> ir.Model:
             hint="export a baseline first, or feed other thresholds to this one: its input "
             f"{names.THRESHOLD}",
         )
+    check_data(model.graph, path)
     check_layers(model.graph, manifest, path)
     return model
+
+
+def check_data(graph: ir.Graph, path: Path) -> None:
+    """Raise unless the files with the graph's large tensors are there."""
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        if isinstance(tensor, ir.ExternalTensor) and not Path(tensor.path).is_file():
+            raise HeadpruneError(
+                f"{path} is incomplete: it keeps tensors in {Path(tensor.path).name}, which is not "
+                "beside it",
+                hint="copy both files together, or export the model again",
+            )
 
 
 def check_manifest(own: Manifest, manifest: Manifest, path: Path) -> None:
@@ -58,12 +71,19 @@ def other_model(what: str, weights_sha256: str, manifest: Manifest) -> Headprune
 
 
 def check_layers(graph: ir.Graph, manifest: Manifest, path: Path) -> None:
-    """Compare the shapes of the key-value cache with the manifest's geometry.
+    """Compare the names and the shapes of the key-value cache with the manifest's geometry.
 
     Raises:
-        HeadpruneError: A cache input is missing or has another shape.
+        HeadpruneError: An input or output is missing, or a cache input has another shape.
     """
     shapes = {value.name: value.shape for value in graph.inputs}
+    known = {*shapes, *(value.name for value in graph.outputs)}
+    for name in (names.INPUT_IDS, names.ATTENTION_MASK, names.LOGITS):
+        if name not in known:
+            raise HeadpruneError(
+                f"{path} has no input or output {name}",
+                hint="export it with the names that optimum uses, or from the model: --model DIR",
+            )
     layers = manifest.model.layers
     for layer, heads in enumerate(layers):
         name = f"past_key_values.{layer}.key"

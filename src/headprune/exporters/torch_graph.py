@@ -93,6 +93,8 @@ def export_graph(model: PreTrainedModel, layers: Sequence[LayerHeads]) -> ir.Mod
         HeadpruneError: torch.onnx cannot export the model.
     """
     model.set_attn_implementation("sdpa")
+    # The default for mixtures of experts has no ONNX operator; dense models take no notice.
+    model.set_experts_implementation("batched_mm")
     wrapper = FlatCache(model).eval()
     cache_axes = {0: names.BATCH, 2: names.PAST}
     axes: dict[str, Any] = {
