@@ -11,7 +11,7 @@ from headprune.errors import HeadpruneError
 from headprune.manifests import Manifest
 from headprune.verifier.model import Verdict
 
-__all__ = ["Verdict", "VerifyRequest", "recheck", "summary", "verify"]
+__all__ = ["Verdict", "VerifyRequest", "read_verdict", "recheck", "summary", "verify"]
 
 
 def _silent(_: str) -> None:
@@ -79,6 +79,17 @@ def verify(request: VerifyRequest) -> Verdict:
     from headprune.verifier.run import run  # noqa: PLC0415 - loads torch and onnxruntime
 
     return run(request)
+
+
+def read_verdict(report: Path) -> Verdict:
+    """Read a stored report as it is.
+
+    Raises:
+        HeadpruneError: The file is missing or is not a verdict.
+    """
+    from headprune.verifier.recheck import read_verdict as read  # noqa: PLC0415 - loads scipy
+
+    return read(report)
 
 
 def recheck(report: Path) -> Verdict:

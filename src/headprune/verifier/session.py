@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
+from headprune.analyzer.loading import first_line
 from headprune.errors import HeadpruneError
 from headprune.manifests import Gate
 
@@ -103,7 +104,9 @@ class GraphSession:
         try:
             logits, *active = self.session.run(self._outputs, feeds | self._thresholds)
         except Exception as error:  # ONNX Runtime's exceptions share no other base class
-            raise HeadpruneError(f"{self.graph.name} failed in ONNX Runtime: {error}") from error
+            raise HeadpruneError(
+                f"{self.graph.name} failed in ONNX Runtime: {first_line(error)}"
+            ) from error
         if logits.shape[1] != shape[1]:
             raise HeadpruneError(
                 f"{self.graph.name} gives logits for {logits.shape[1]} of {shape[1]} positions",
@@ -111,9 +114,7 @@ class GraphSession:
             )
         return Forward(
             logits=[row[list(w)].astype(np.float32) for row, w in zip(logits, wanted, strict=True)],
-            gated=[1.0 - float(cells.mean(dtype=np.float64)) for cells in active[0]]
-            if active
-            else [None] * len(sequences),
+            gated=[_share_off(cells) for cells in active[0]] if active else [None] * len(lengths),
         )
 
     def _open(self, gate: Gate) -> dict[str, Array]:
@@ -164,7 +165,9 @@ def _load(graph: Path, providers: list[str]) -> Any:
     try:
         return ort.InferenceSession(str(graph), options, providers, settings)
     except Exception as error:  # ONNX Runtime's exceptions share no other base class
-        raise HeadpruneError(f"ONNX Runtime cannot load {graph.name}: {error}") from error
+        raise HeadpruneError(
+            f"ONNX Runtime cannot load {graph.name}: {first_line(error)}"
+        ) from error
 
 
 def _provider_in_use(session: Any, asked: str) -> str:
@@ -177,6 +180,12 @@ def _provider_in_use(session: Any, asked: str) -> str:
             hint="see `headprune doctor` for what is missing, or pass --provider cpu",
         )
     return used
+
+
+def _share_off(active: Array) -> float | None:
+    """Share of (layer, head) cells switched off, from the shares of tokens they were kept at."""
+    kept = float(active.mean(dtype=np.float64))
+    return min(max(1.0 - kept, 0.0), 1.0) if math.isfinite(kept) else None
 
 
 def _dtype(onnx_type: str) -> npt.DTypeLike:

@@ -18,6 +18,7 @@ from typing import Any
 import lm_eval.tasks
 from lm_eval.tasks import TaskManager
 
+from headprune.analyzer.loading import first_line
 from headprune.errors import HeadpruneError
 from headprune.verifier.local_data import (
     Check,
@@ -173,7 +174,7 @@ def _load(name: str, data: Path | None, shots: int, folder: Path) -> LoadedTask:
             loaded = manager.load(_part_names(name, kind, manager))["tasks"]
         except Exception as error:  # the data set library raises many types, all about the data
             raise HeadpruneError(
-                f"cannot load the task '{name}': {str(error).splitlines()[0]}",
+                f"cannot load the task '{name}': {first_line(error)}",
                 hint="pass --data DIR to read local files" if data is None else None,
             ) from error
     parts = {}
