@@ -70,7 +70,11 @@ def examples() -> list[tuple[str, list[str]]]:
     return found
 
 
-@pytest.mark.parametrize(("name", "words"), examples(), ids=lambda value: value if isinstance(value, str) else " ".join(value[1:]))
+@pytest.mark.parametrize(
+    ("name", "words"),
+    examples(),
+    ids=lambda value: value if isinstance(value, str) else " ".join(value[1:]),
+)
 def test_examples_in_help_use_options_that_exist(name: str, words: list[str]) -> None:
     command = cli.cli.commands[name]
     assert isinstance(command, click.Command)

@@ -222,9 +222,10 @@ Examples:
   headprune verify --manifest manifest.json --candidate gated --report verdict.json
   headprune verify --manifest manifest.json --candidate gated --samples 3000 --junit junit.xml
   headprune verify --manifest manifest.json --candidate static --baseline baseline --provider cuda
+  headprune verify --recheck verdict.json
 """
 )
-@click.option("--manifest", "manifest_path", type=FILE, required=True, help="Of `analyze`.")
+@click.option("--manifest", "manifest_path", type=FILE, help="Of `analyze`.  [required]")
 @click.option("--candidate", type=FILE, help="Exported directory. [default: <model>-dynamic-onnx]")
 @click.option(
     "--baseline",
@@ -253,13 +254,21 @@ Examples:
 @click.option("--report", type=FILE, help="Write the verdict as JSON.")
 @click.option("--junit", type=FILE, help="Write the verdict as JUnit XML.")
 @click.option("--allow-truncation", is_flag=True, help="Cut prompts that the model can't hold.")
+@click.option("--recheck", type=FILE, help="Decide again from the rows of this report.")
 def verify(**options: Any) -> ExitCode:
     """Measure the gated model beside the ungated one; exit 0 PASS, 1 FAIL, 3 unsure, 4 invalid."""
     quiet_libraries()
     from headprune.manifests.files import read_manifest
-    from headprune.verifier import VerifyRequest, summary, verify
+    from headprune.verifier import VerifyRequest, recheck, summary, verify
 
-    manifest = read_manifest(options.pop("manifest_path"))
+    report, manifest_path = options.pop("recheck"), options.pop("manifest_path")
+    if report is not None:
+        verdict = recheck(report)
+        click.echo(summary(verdict))
+        return verdict.exit_code
+    if manifest_path is None:
+        raise click.UsageError("Missing option '--manifest'.", click.get_current_context())
+    manifest = read_manifest(manifest_path)
     candidate = options.pop("candidate") or default_directory(manifest.model.name, "dynamic")
     progress = Progress()
     try:

@@ -130,11 +130,13 @@ def _measure(
 def _check_baseline(request: VerifyRequest, candidate: Exported) -> None:
     """Raise early if there is no gate to open for a baseline."""
     gate = candidate.manifest.gate
-    if request.baseline is None and gate is None:
-        raise HeadpruneError(
-            "the candidate has no gate and no --baseline was given: there is nothing to compare",
-            hint="pass --baseline DIR",
-        )
+    if request.baseline is not None or (gate is not None and gate.mode == "dynamic"):
+        return
+    what = "has no gate" if gate is None else f"has a {gate.mode} gate, which cannot be opened"
+    raise HeadpruneError(
+        f"the candidate {what}, and no --baseline was given: there is nothing to compare with",
+        hint="headprune export --gate none -o DIR, then verify with --baseline DIR",
+    )
 
 
 def _blank(request: VerifyRequest, candidate: Exported, baseline: Exported) -> Verdict:

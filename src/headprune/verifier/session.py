@@ -177,7 +177,7 @@ def _provider_in_use(session: Any, asked: str) -> str:
     if asked not in ("auto", used):
         raise HeadpruneError(
             f"ONNX Runtime took {first} instead of {PROVIDERS[asked]}",
-            hint="see `headprune doctor` for what is missing, or pass --provider cpu",
+            hint="install the CUDA and cuDNN that onnxruntime-gpu asks for, or pass --provider cpu",
         )
     return used
 
