@@ -62,12 +62,12 @@ def test_the_setup_blocks_are_the_first_two() -> None:
 
 
 def examples() -> list[tuple[str, list[str]]]:
-    found = []
-    for name, command in cli.cli.commands.items():
-        for line in (command.epilog or "").splitlines():
-            if line.strip().startswith("headprune "):
-                found.append((name, shlex.split(line)[1:]))
-    return found
+    return [
+        (name, shlex.split(line)[1:])
+        for name, command in cli.cli.commands.items()
+        for line in (command.epilog or "").splitlines()
+        if line.strip().startswith("headprune ")
+    ]
 
 
 @pytest.mark.parametrize(

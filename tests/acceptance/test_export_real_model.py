@@ -6,6 +6,7 @@ the few paragraphs below. Run with `-s` to see the figures.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import sys
@@ -33,6 +34,7 @@ pytestmark = [
 ]
 
 CLOSE = 5e-4  # Absolute, for logits of a scale of about 20.
+ILL_CONDITIONED = 10  # How many times PyTorch's own float32 error is allowed where that is large.
 TIE = 1e-5  # Relative distance from the threshold at which float32 and float64 may disagree.
 PROMPTS, CALIBRATION, LONGEST = 50, 20, 128
 GATES = [("ahon_ln", "running", 0.10), ("thon_ln", None, 0.20)]
@@ -115,7 +117,7 @@ class TorchGate:
         values = norms / norms.mean(axis=-1, keepdims=True)
         self.values.append(values)
         gated = np.where((values < self.threshold)[..., None], 0, outputs)
-        return (torch.from_numpy(gated.reshape(x.shape).astype(np.float32)), *inputs[1:])
+        return (torch.from_numpy(gated.reshape(x.shape)).to(inputs[0].dtype), *inputs[1:])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,7 +333,8 @@ def test_same_heads_are_off_as_in_pytorch(
     )
     session = Session(result.directory / "model.onnx", len(real.manifest.model.layers))
     gate = TorchGate(real.loaded.model, score, float(np.float32(threshold)))
-    cells = off = differing = ties = compared = 0
+    exact = TorchGate(copy.deepcopy(real.loaded.model).double(), score, gate.threshold)
+    cells = off = differing = ties = compared = loose = 0
     worst = 0.0
     for ids in real.prompts:
         expected = gate.logits(ids)
@@ -350,14 +353,21 @@ def test_same_heads_are_off_as_in_pytorch(
             assert near[first][wrong[first] > 0].all(), "a head differs far from its threshold"
             continue
         compared += 1
-        worst = max(worst, float(np.abs(results["logits"] - expected).max()))
+        errors = np.abs(results["logits"] - expected).max(axis=-1)
+        outside = errors > CLOSE
+        worst = max(worst, float(errors[~outside].max()))
+        if outside.any():
+            loose += int(outside.sum())
+            own_errors = np.abs(exact.logits(ids) - expected).max(axis=-1)
+            assert (errors[outside] < ILL_CONDITIONED * own_errors[outside]).all()
     say(
         f"{score} at {fraction:.0%}: {cells} cells, {off / cells:.2%} off, {differing} differ, "
-        f"{ties} within {TIE:g} of the threshold; logits of {compared} prompts within {worst:.3g}"
+        f"{ties} within {TIE:g} of the threshold; logits of {compared} prompts within {worst:.3g} "
+        f"but for {loose} tokens where PyTorch's float32 is as far from its float64"
     )
     assert differing < cells / 10_000
     assert compared >= PROMPTS * 0.9
-    assert worst < CLOSE
+    assert loose < cells / 10_000
 
     baseline = baseline_session(real)
     never = np.full((gate.off.shape), -np.inf, np.float32)
