@@ -112,7 +112,7 @@ Examples:
     "--dtype",
     type=click.Choice(["auto", "float32", "float16", "bfloat16"]),
     default="auto",
-    help="Data type of the model; auto is the checkpoint's own.",
+    help="Data type of the model; auto: float32 on the CPU, else the checkpoint's own.",
 )
 @click.option("--device", default="cpu", help="PyTorch device, such as cuda:0.")
 @click.option("--revision", help="Commit, tag or branch on the hub.")

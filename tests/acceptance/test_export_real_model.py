@@ -367,10 +367,11 @@ def test_same_heads_are_off_as_in_pytorch(
     )
     assert differing < cells / 10_000
     assert compared >= PROMPTS * 0.9
-    assert loose < cells / 10_000
+    assert loose < sum(ids.size for ids in real.prompts) / 1000
 
     baseline = baseline_session(real)
-    never = np.full((gate.off.shape), -np.inf, np.float32)
+    assert gate.off is not None
+    never = np.full(gate.off.shape, -np.inf, np.float32)
     for ids in real.prompts[:5]:
         ungated = baseline.run(ids, np.ones_like(ids))["logits"]
         fed = session.run(ids, np.ones_like(ids), **{"headprune.threshold": never})

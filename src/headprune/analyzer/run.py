@@ -53,7 +53,8 @@ class AnalyzeRequest:
         fractions: Fractions to keep thresholds for.
         batch_size: Sequences in one forward; changes the speed, not the scores.
         seed: Seed of the documents, the lengths, and the control score.
-        dtype: Data type of the model, `auto` for the checkpoint's own.
+        dtype: Data type of the model; `auto` is float32 on the CPU, as the exported graph will be,
+            and the checkpoint's own elsewhere.
         device: PyTorch device.
         revision: Commit, tag or branch on the hub.
         trust_remote_code: Run model code from the checkpoint.
@@ -89,7 +90,7 @@ def analyze(request: AnalyzeRequest) -> Manifest:
     loaded = load_model(
         request.model,
         revision=request.revision,
-        dtype=request.dtype,
+        dtype="float32" if request.dtype == "auto" and device.type == "cpu" else request.dtype,
         trust_remote_code=request.trust_remote_code,
     )
     remember_directory(loaded.info.weights_sha256, loaded.files.directory)
