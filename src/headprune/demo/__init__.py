@@ -1,0 +1,1 @@
+"""The embedded demo: a small model, its calibration text and its questions."""

@@ -1,0 +1,165 @@
+"""Builds the embedded demo: its questions, calibration text, tokenizer and model.
+
+python tools/train_demo_model.py --output DIR
+"""
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from demo_batches import LETTER_WEIGHT, Batch, Batches
+from demo_evaluation import accuracy, head_hook, predictions
+from demo_tokenizer import train_tokenizer
+from demo_world import seeded
+from demo_world.documents import calibration_documents
+from demo_world.lexicon import FILLERS
+from demo_world.splits import TrainingQuestions, held_out_questions, write_questions
+from demo_world.subjects import SUBJECTS
+
+MAX_LENGTH = 1024
+WARM_UP = 200
+PEAK_LEARNING_RATE = 3e-3
+WEIGHT_DECAY = 0.05
+HEAD_DROPOUT = 0.1
+CALIBRATION_DOCUMENTS = 120
+TOKENIZER_DOCUMENTS = 1500
+
+
+def new_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """Makes a grouped-query Llama with more heads than the questions need."""
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=160,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        head_dim=16,
+        max_position_embeddings=MAX_LENGTH,
+        tie_word_embeddings=True,
+        initializer_range=0.05,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return LlamaForCausalLM(config)
+
+
+def loss(model: LlamaForCausalLM, batch: Batch) -> Tensor:
+    """Cross-entropy of the next token, weighted, per question of the batch."""
+    hidden = model.model(batch.ids[:, :-1]).last_hidden_state
+    weights, targets = batch.weights[:, 1:], batch.ids[:, 1:]
+    counted = weights > 0
+    entropy = functional.cross_entropy(
+        model.lm_head(hidden[counted]), targets[counted], reduction="none"
+    )
+    return (entropy * weights[counted]).sum() / (weights == LETTER_WEIGHT).sum()
+
+
+def learning_rate_factor(step: int, steps: int) -> float:
+    """Linear warm-up, then a cosine down to a fiftieth of the peak."""
+    if step < WARM_UP:
+        return (step + 1) / WARM_UP
+    progress = (step - WARM_UP) / max(1, steps - WARM_UP)
+    return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def train(
+    model: LlamaForCausalLM, batches: Batches, steps: int, after: Callable[[int, float], None]
+) -> None:
+    """Trains in place; calls `after` with the step and its loss after every step."""
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=PEAK_LEARNING_RATE, weight_decay=WEIGHT_DECAY, betas=(0.9, 0.98)
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: learning_rate_factor(step, steps)
+    )
+    for step in range(1, steps + 1):
+        rate = HEAD_DROPOUT * step / steps
+
+        def drop_heads(_: int, heads: Tensor, rate: float = rate) -> Tensor:
+            kept = torch.rand(heads.shape[:-1]) >= rate
+            return heads * kept.unsqueeze(-1) / (1 - rate)
+
+        with head_hook(model, drop_heads):
+            value = loss(model, batches.draw(step))
+        torch.autograd.backward(value)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        after(step, value.item())
+
+
+def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, directory: Path) -> None:
+    """Writes model and tokenizer."""
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+
+
+def main() -> None:
+    """Builds everything under `--output`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=4500)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(options.seed)
+    seeds = seeded(options.seed)
+    started = time.monotonic()
+
+    dev, test = held_out_questions(seeds.getrandbits(32))
+    questions = TrainingQuestions(seeds.getrandbits(32), dev + test)
+    write_questions(dev, options.output / "questions" / "demo" / "dev.jsonl")
+    write_questions(test, options.output / "questions" / "demo" / "test.jsonl")
+    documents = calibration_documents(seeds.getrandbits(32), questions, CALIBRATION_DOCUMENTS)
+    (options.output / "calibration.jsonl").write_text(
+        "".join(json.dumps({"text": document}) + "\n" for document in documents)
+    )
+    tokenizer = train_tokenizer(
+        [
+            *calibration_documents(seeds.getrandbits(32), questions, TOKENIZER_DOCUMENTS),
+            # Fillers stand in training alone; without this they would fall into pieces.
+            *(f" {filler}" for filler in FILLERS * 20),
+        ],
+        MAX_LENGTH,
+    )
+    # Fresh training questions, so that no decision about training looks at the test split.
+    probe = [questions.draw(subject) for subject in sorted(SUBJECTS) for _ in range(50)]
+    model = new_model(tokenizer)
+
+    def report(step: int, value: float) -> None:
+        if step % 100 and step != options.steps:
+            return
+        model.train(mode=False)
+        chosen = predictions(model, tokenizer, probe)
+        by_subject = {
+            subject: accuracy(chosen[start : start + 50], probe[start : start + 50])
+            for start, subject in zip(range(0, len(probe), 50), sorted(SUBJECTS), strict=True)
+        }
+        model.train()
+        seconds = time.monotonic() - started
+        overall = accuracy(chosen, probe)
+        print(
+            f"step {step} seconds {seconds:.0f} loss {value:.3f} "
+            f"accuracy {overall:.3f} {by_subject}",
+            flush=True,
+        )
+        save(model, tokenizer, options.output / "model")
+
+    model.train()
+    train(model, Batches(tokenizer, questions, seeds.getrandbits(32)), options.steps, report)
+
+
+if __name__ == "__main__":
+    main()
