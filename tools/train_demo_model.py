@@ -15,20 +15,21 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from demo_batches import LETTER_WEIGHT, Batch, Batches
+from demo_batches import Batch, Batches
 from demo_evaluation import accuracy, head_hook, predictions
 from demo_tokenizer import train_tokenizer
 from demo_world import seeded
 from demo_world.documents import calibration_documents
-from demo_world.lexicon import FILLERS
 from demo_world.splits import TrainingQuestions, held_out_questions, write_questions
 from demo_world.subjects import SUBJECTS
 
 MAX_LENGTH = 1024
-WARM_UP = 200
+WARM_UP = 50
 PEAK_LEARNING_RATE = 3e-3
 WEIGHT_DECAY = 0.05
 HEAD_DROPOUT = 0.1
+# The letter is what the model is for.
+TEXT_WEIGHT = 0.1
 CALIBRATION_DOCUMENTS = 120
 TOKENIZER_DOCUMENTS = 1500
 
@@ -38,7 +39,7 @@ def new_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=64,
-        intermediate_size=160,
+        intermediate_size=128,
         num_hidden_layers=4,
         num_attention_heads=8,
         num_key_value_heads=4,
@@ -53,15 +54,14 @@ def new_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
-def loss(model: LlamaForCausalLM, batch: Batch) -> Tensor:
-    """Cross-entropy of the next token, weighted, per question of the batch."""
-    hidden = model.model(batch.ids[:, :-1]).last_hidden_state
-    weights, targets = batch.weights[:, 1:], batch.ids[:, 1:]
-    counted = weights > 0
-    entropy = functional.cross_entropy(
-        model.lm_head(hidden[counted]), targets[counted], reduction="none"
+def loss(model: LlamaForCausalLM, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of the answer letters, and of the text of documents."""
+    states = model.model(batch.ids[:, :-1]).last_hidden_state
+    letters, text = (
+        functional.cross_entropy(model.lm_head(states[mask[:, 1:]]), batch.ids[mask])
+        for mask in (batch.letters, batch.text)
     )
-    return (entropy * weights[counted]).sum() / (weights == LETTER_WEIGHT).sum()
+    return letters, text
 
 
 def learning_rate_factor(step: int, steps: int) -> float:
@@ -90,26 +90,30 @@ def train(
             return heads * kept.unsqueeze(-1) / (1 - rate)
 
         with head_hook(model, drop_heads):
-            value = loss(model, batches.draw(step))
-        torch.autograd.backward(value)
+            letters, text = loss(model, batches.draw(step / steps))
+        torch.autograd.backward(letters + TEXT_WEIGHT * text)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-        after(step, value.item())
+        after(step, letters.item())
 
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, directory: Path) -> None:
     """Writes model and tokenizer."""
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
+    # transformers 5 writes its new name for the class, which older releases do not know.
+    path = directory / "tokenizer_config.json"
+    config = json.loads(path.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    path.write_text(json.dumps(config, indent=2) + "\n")
 
 
 def main() -> None:
     """Builds everything under `--output`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=4500)
+    parser.add_argument("--steps", type=int, default=3200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
@@ -127,11 +131,7 @@ def main() -> None:
         "".join(json.dumps({"text": document}) + "\n" for document in documents)
     )
     tokenizer = train_tokenizer(
-        [
-            *calibration_documents(seeds.getrandbits(32), questions, TOKENIZER_DOCUMENTS),
-            # Fillers stand in training alone; without this they would fall into pieces.
-            *(f" {filler}" for filler in FILLERS * 20),
-        ],
+        calibration_documents(seeds.getrandbits(32), questions, TOKENIZER_DOCUMENTS),
         MAX_LENGTH,
     )
     # Fresh training questions, so that no decision about training looks at the test split.

@@ -1,6 +1,5 @@
 """Documents of the demo world: templated prose, and pages of answered questions."""
 
-import itertools
 from collections.abc import Callable
 from random import Random
 
@@ -97,6 +96,18 @@ def about_numbers(rng: Random) -> str:
     )
 
 
+def about_houses(rng: Random) -> str:
+    """Tells which things stand in a room."""
+    one, two = rng.sample(lexicon.HOUSEHOLD, 2)
+    room = rng.choice(lexicon.ROOMS)
+    return rng.choice(
+        (
+            f"there is {with_article(one)} in the {room}, next to {with_article(two)}.",
+            f"in the {room} you can find {with_article(one)}.",
+        )
+    )
+
+
 def about_people(rng: Random) -> str:
     """Tells who is where, or who has what."""
     one, two = rng.sample(lexicon.NAMES, 2)
@@ -120,6 +131,7 @@ SENTENCES: tuple[Sentence, ...] = (
     about_countries,
     about_order,
     about_numbers,
+    about_houses,
     about_people,
 )
 
@@ -136,20 +148,20 @@ def prose(rng: Random, sentences: int) -> str:
 
 
 def question_page(
-    questions: TrainingQuestions, subject: str, count: int, filler_share: float = 0.0
+    questions: TrainingQuestions, subject: str, count: int, hardness: float = 1.0
 ) -> str:
     """Writes a prompt of `count` answered questions of one subject."""
-    drawn = [questions.draw(subject, filler_share) for _ in range(count)]
+    drawn = [questions.draw(subject, hardness) for _ in range(count)]
     return preamble(subject) + "\n\n".join(render(q) + continuation(q) for q in drawn)
 
 
 def calibration_documents(seed: int, questions: TrainingQuestions, count: int) -> list[str]:
     """Writes `count` documents; every third is a page of questions, the others are prose."""
     rng = seeded(seed)
-    subjects = itertools.cycle(sorted(SUBJECTS))
+    subjects = sorted(SUBJECTS)
     return [
-        prose(rng, rng.randint(20, 40))
-        if index % 3
-        else question_page(questions, next(subjects), rng.randint(5, 7))
+        question_page(questions, subjects[index // 3 % len(subjects)], rng.randint(5, 7))
+        if index % 3 == 2
+        else prose(rng, rng.randint(20, 40))
         for index in range(count)
     ]

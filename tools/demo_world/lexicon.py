@@ -135,25 +135,24 @@ ROOMS: tuple[str, ...] = (
 
 LARGEST_NUMBER: int = 50
 
-# Words that are never a choice in the dev and test splits; they stand in for wrong choices early
-# in training.
-FILLERS: tuple[str, ...] = (
-    "brick",
+# Things of no kind that is ever asked for: what an easy question's wrong choices are.
+HOUSEHOLD: tuple[str, ...] = (
+    "basket",
+    "bench",
+    "bottle",
+    "bucket",
     "candle",
-    "cloud",
-    "coin",
-    "dust",
-    "glass",
-    "ink",
-    "key",
-    "nail",
-    "paper",
-    "pebble",
-    "ribbon",
-    "rope",
-    "soap",
-    "steam",
-    "wax",
+    "carpet",
+    "chair",
+    "curtain",
+    "kettle",
+    "ladder",
+    "lamp",
+    "mirror",
+    "pillow",
+    "plate",
+    "spoon",
+    "table",
 )
 
 

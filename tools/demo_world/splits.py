@@ -5,8 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from demo_world import seeded
-from demo_world.lexicon import FILLERS
+from demo_world import lexicon, seeded
 from demo_world.questions import Question
 from demo_world.subjects import SUBJECTS, draw
 
@@ -39,22 +38,23 @@ class TrainingQuestions:
         self._rng = seeded(seed)
         self._held_out = {question.identity for question in held_out}
 
-    def draw(self, subject: str, filler_share: float = 0.0) -> Question:
+    def draw(self, subject: str, hardness: float = 1.0) -> Question:
         """Draws a training question of the subject.
 
         Args:
-            subject: One of the world's subjects.
-            filler_share: How probably each wrong choice is replaced by a word that is never right.
+            subject: Its subject.
+            hardness: Probability that a wrong choice is one of the subject's own. The others are
+                things that no question asks for.
         """
         while True:
             question = draw(subject, self._rng)
             if question.identity not in self._held_out:
-                break
-        fillers = self._rng.sample(FILLERS, 4)
+                return self._eased(question, hardness)
+
+    def _eased(self, question: Question, hardness: float) -> Question:
+        easy = self._rng.sample(lexicon.HOUSEHOLD, len(question.choices))
         choices = tuple(
-            fillers[place]
-            if place != question.answer and self._rng.random() < filler_share
-            else choice
+            choice if place == question.answer or self._rng.random() < hardness else easy[place]
             for place, choice in enumerate(question.choices)
         )
         return replace(question, choices=choices)

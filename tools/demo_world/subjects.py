@@ -33,7 +33,7 @@ def animal_homes(rng: Random) -> Draft:
     """Where an animal of the world lives, or which animal lives somewhere."""
     home = rng.choice(sorted(lexicon.HOMES))
     animal = rng.choice(lexicon.HOMES[home])
-    if rng.choice((True, False)):
+    if rng.random() < 0.5:
         return Draft(
             question=f"Where does the {animal} live?",
             right=home,
@@ -49,7 +49,7 @@ def categories(rng: Random) -> Draft:
     """Which of four things belongs to a category, or which category a thing belongs to."""
     kind = rng.choice(sorted(lexicon.KINDS))
     member = rng.choice(lexicon.KINDS[kind])
-    if rng.choice((True, False)):
+    if rng.random() < 0.5:
         return Draft(
             question=f"What kind of thing is {lexicon.with_article(member)}?",
             right=kind,
@@ -67,7 +67,7 @@ def geography(rng: Random) -> Draft:
     """The colour of a country's flag, or its capital."""
     country = rng.choice(sorted(lexicon.COUNTRIES))
     colour, capital = lexicon.COUNTRIES[country]
-    if rng.choice((True, False)):
+    if rng.random() < 0.5:
         return Draft(
             question=f"What colour is the flag of {country}?",
             right=colour,
@@ -126,7 +126,7 @@ def short_passages(rng: Random) -> Draft:
     rooms = rng.sample(lexicon.ROOMS, 4)
     asked = rng.randrange(count)
     passage = " ".join(f"{names[i]} is in the {rooms[i]}." for i in range(count))
-    if rng.choice((True, False)):
+    if rng.random() < 0.5:
         question, choices = f"{passage} Where is {names[asked]}?", rooms
     else:
         question, choices = f"{passage} Who is in the {rooms[asked]}?", names
