@@ -16,7 +16,7 @@ from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from demo_batches import Batch, Batches
-from demo_evaluation import accuracy, head_hook, predictions
+from demo_evaluation import HeadHook, accuracy, head_hook, predictions, thon_ln
 from demo_tokenizer import train_tokenizer
 from demo_world import seeded
 from demo_world.documents import calibration_documents
@@ -28,6 +28,9 @@ WARM_UP = 50
 PEAK_LEARNING_RATE = 3e-3
 WEIGHT_DECAY = 0.05
 HEAD_DROPOUT = 0.1
+SETTLING_STEPS, SETTLING_LEARNING_RATE = 400, 5e-4
+# Heads are dropped whose output norm is under up to this share of their layer's mean.
+WEAKEST = 0.85
 # The letter is what the model is for.
 TEXT_WEIGHT = 0.1
 CALIBRATION_DOCUMENTS = 120
@@ -75,7 +78,7 @@ def learning_rate_factor(step: int, steps: int) -> float:
 def train(
     model: LlamaForCausalLM, batches: Batches, steps: int, after: Callable[[int, float], None]
 ) -> None:
-    """Trains in place; calls `after` with the step and its loss after every step."""
+    """Trains in place with heads dropped at random; calls `after` with each step and its loss."""
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=PEAK_LEARNING_RATE, weight_decay=WEIGHT_DECAY, betas=(0.9, 0.98)
     )
@@ -89,14 +92,41 @@ def train(
             kept = torch.rand(heads.shape[:-1]) >= rate
             return heads * kept.unsqueeze(-1) / (1 - rate)
 
-        with head_hook(model, drop_heads):
-            letters, text = loss(model, batches.draw(step / steps))
-        torch.autograd.backward(letters + TEXT_WEIGHT * text)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        value = update(model, optimizer, batches.draw(step / steps), drop_heads)
         schedule.step()
-        optimizer.zero_grad()
-        after(step, letters.item())
+        after(step, value)
+
+
+def settle(
+    model: LlamaForCausalLM, batches: Batches, steps: int, after: Callable[[int, float], None]
+) -> None:
+    """Trains on at a small rate with the weakest heads dropped, so that they become idle.
+
+    Large models come by idle heads in their long training; this one is too small to have many.
+    """
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=SETTLING_LEARNING_RATE, weight_decay=WEIGHT_DECAY, betas=(0.9, 0.98)
+    )
+    for step in range(1, steps + 1):
+        limit = WEAKEST * torch.rand(()).item()
+
+        def drop_weakest(_: int, heads: Tensor, limit: float = limit) -> Tensor:
+            return heads * (thon_ln(heads) >= limit).unsqueeze(-1)
+
+        after(step, update(model, optimizer, batches.draw(1.0), drop_weakest))
+
+
+def update(
+    model: LlamaForCausalLM, optimizer: torch.optim.Optimizer, batch: Batch, hook: HeadHook
+) -> float:
+    """One step of the optimizer with `hook` on all heads; returns the loss of the letters."""
+    with head_hook(model, hook):
+        letters, text = loss(model, batch)
+    torch.autograd.backward(letters + TEXT_WEIGHT * text)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+    return letters.item()
 
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, directory: Path) -> None:
@@ -139,7 +169,7 @@ def main() -> None:
     model = new_model(tokenizer)
 
     def report(step: int, value: float) -> None:
-        if step % 100 and step != options.steps:
+        if step % 100:
             return
         model.train(mode=False)
         chosen = predictions(model, tokenizer, probe)
@@ -155,10 +185,13 @@ def main() -> None:
             f"accuracy {overall:.3f} {by_subject}",
             flush=True,
         )
-        save(model, tokenizer, options.output / "model")
+        save(model, tokenizer, options.output / "demo-llama")
 
     model.train()
     train(model, Batches(tokenizer, questions, seeds.getrandbits(32)), options.steps, report)
+    torch.manual_seed(seeds.getrandbits(32))
+    questions = TrainingQuestions(seeds.getrandbits(32), dev + test)
+    settle(model, Batches(tokenizer, questions, seeds.getrandbits(32)), SETTLING_STEPS, report)
 
 
 if __name__ == "__main__":

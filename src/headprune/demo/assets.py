@@ -8,7 +8,7 @@ ASSETS = Path(str(files("headprune"))) / "demo" / "assets"
 
 def model_directory() -> Path:
     """Returns the checkpoint directory of the demo model, tokenizer included."""
-    return ASSETS / "model"
+    return ASSETS / "demo-llama"
 
 
 def calibration_file() -> Path:
