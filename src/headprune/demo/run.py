@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from headprune.demo.assets import model_directory, questions_directory
 
 from headprune.analyzer.run import AnalyzeRequest, analyze
+from headprune.demo.assets import model_directory, questions_directory
 from headprune.errors import ExitCode
 from headprune.exporters import ExportRequest, export_onnx
 from headprune.manifests.files import read_manifest
