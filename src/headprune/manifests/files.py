@@ -12,7 +12,7 @@ import cattrs
 from headprune.errors import HeadpruneError
 from headprune.files import write_text_whole
 from headprune.manifests.model import Manifest
-from headprune.schemas.validation import parse_json, validate
+from headprune.schemas.validation import read_document, validate
 
 SCHEMA = "manifest-v1"
 
@@ -23,18 +23,8 @@ def read_manifest(path: Path) -> Manifest:
     Raises:
         HeadpruneError: The file is missing, not JSON, or does not follow the schema.
     """
-    try:
-        text = path.read_text("utf-8")
-    except FileNotFoundError as error:
-        raise HeadpruneError(
-            f"no manifest at {path}",
-            hint=f"make one: headprune analyze --model DIR -o {path}",
-        ) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise HeadpruneError(f"cannot read the manifest {path}: {error}") from error
-    document = parse_json(text, where=str(path))
-    hint = f"make a new one: headprune analyze --model DIR -o {path}"
-    validate(document, SCHEMA, where=str(path), hint=hint)
+    command = f"headprune analyze --model DIR -o {path}"
+    document = read_document(path, SCHEMA, what="manifest", command=command)
     manifest = cattrs.structure(document, Manifest)
     check_shapes(manifest, where=str(path))
     return manifest

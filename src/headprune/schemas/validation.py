@@ -7,6 +7,7 @@ import math
 import textwrap
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from jsonschema import Draft202012Validator
@@ -23,6 +24,30 @@ def validator(name: str) -> Draft202012Validator:
     schema = json.loads((files("headprune.schemas") / f"{name}.schema.json").read_text("utf-8"))
     Draft202012Validator.check_schema(schema)
     return Draft202012Validator(schema)
+
+
+def read_document(path: Path, schema: str, *, what: str, command: str) -> Any:
+    """Read a JSON file and validate it.
+
+    Args:
+        path: The file.
+        schema: Schema name without `.schema.json`.
+        what: What the file is, in messages: `manifest`.
+        command: The command that makes one.
+
+    Raises:
+        HeadpruneError: The file is missing, not JSON, or does not follow the schema.
+    """
+    hint = f"make one: {command}"
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError as error:
+        raise HeadpruneError(f"no {what} at {path}", hint=hint) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise HeadpruneError(f"cannot read the {what} {path}: {error}", hint=hint) from error
+    document = parse_json(text, where=str(path))
+    validate(document, schema, where=str(path), hint=hint)
+    return document
 
 
 def parse_json(text: str, *, where: str) -> Any:

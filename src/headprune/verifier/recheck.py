@@ -9,7 +9,7 @@ from pathlib import Path
 import cattrs
 
 from headprune.errors import HeadpruneError
-from headprune.schemas.validation import parse_json, validate
+from headprune.schemas.validation import read_document
 from headprune.verifier.decision import combine, decide_task, mismatches, terms_of
 from headprune.verifier.model import Answer, Verdict, make_answer
 
@@ -22,17 +22,8 @@ def read_verdict(path: Path) -> Verdict:
     Raises:
         HeadpruneError: The file is missing, not JSON, or does not follow the schema.
     """
-    try:
-        text = path.read_text("utf-8")
-    except FileNotFoundError as error:
-        raise HeadpruneError(
-            f"no report at {path}",
-            hint=f"make one: headprune verify --manifest m.json --candidate DIR --report {path}",
-        ) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise HeadpruneError(f"cannot read the report {path}: {error}") from error
-    document = parse_json(text, where=str(path))
-    validate(document, SCHEMA, where=str(path))
+    command = f"headprune verify --manifest m.json --candidate DIR --report {path}"
+    document = read_document(path, SCHEMA, what="report", command=command)
     return cattrs.structure(document, Verdict)
 
 
