@@ -33,3 +33,9 @@ class HeadpruneError(Exception):
         self.message = message
         self.hint = hint
         self.exit_code = exit_code
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an exception's message, or its type if it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -14,7 +14,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from headprune.analyzer.geometry import probe_layers
 from headprune.analyzer.sources import ModelFiles, find_model_files
-from headprune.errors import HeadpruneError
+from headprune.errors import HeadpruneError, first_line
 from headprune.files import sha256_file
 from headprune.manifests.model import ModelInfo, TokenizerInfo
 
@@ -199,9 +199,3 @@ def describe_tokenizer(tokenizer: PreTrainedTokenizerBase, source: str) -> Token
         sha256=hashlib.sha256(text.encode()).hexdigest(),
         bos="added" if leading else "none",
     )
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an exception's message, or its type if it has none."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -24,12 +24,12 @@ from headprune.analyzer.capture import capture_layer
 from headprune.analyzer.collector import Collector
 from headprune.analyzer.histogram import RELATIVE_ERROR
 from headprune.analyzer.interception import AttentionCall, intercepted
-from headprune.analyzer.loading import LoadedModel, first_line, load_model
+from headprune.analyzer.loading import LoadedModel, load_model
 from headprune.analyzer.projection import ProjectionNorm
 from headprune.analyzer.scores import Score, find_scores
 from headprune.analyzer.sources import remember_directory
 from headprune.analyzer.thresholds import summarise
-from headprune.errors import HeadpruneError
+from headprune.errors import HeadpruneError, first_line
 from headprune.files import staged_file
 from headprune.manifests.files import write_manifest
 from headprune.manifests.model import DEFAULT_FRACTIONS, Manifest, RawScores

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from headprune.errors import HeadpruneError
+from headprune.errors import HeadpruneError, first_line
 from headprune.files import write_text_whole
 
 HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")
@@ -68,9 +68,9 @@ def download(hub_id: str, revision: str | None) -> Path:
     try:
         return Path(snapshot_download(hub_id, revision=revision, allow_patterns=HUB_PATTERNS))
     except (OSError, ValueError) as error:
-        detail = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise HeadpruneError(
-            f"no directory {hub_id}, and the hub did not give a model of that name: {detail}",
+            f"no directory {hub_id}, and the hub did not give a model of that name: "
+            f"{first_line(error)}",
             hint="check the name and the network, or pass --model DIR",
         ) from error
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from headprune.errors import ExitCode, HeadpruneError
+from headprune.errors import ExitCode, HeadpruneError, first_line
 from headprune.exporters import names
 from headprune.manifests.model import LayerHeads
 
@@ -121,8 +121,7 @@ def open_session(graph: Path) -> ort.InferenceSession:
         return ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     except Exception as error:
         # ONNX Runtime's exceptions share no base class of their own.
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise HeadpruneError(
-            f"ONNX Runtime cannot load the exported graph: {reason}",
+            f"ONNX Runtime cannot load the exported graph: {first_line(error)}",
             exit_code=ExitCode.INVALID,
         ) from error

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from headprune.errors import HeadpruneError
+from headprune.errors import HeadpruneError, first_line
 from headprune.exporters import names
 from headprune.manifests import Manifest, read_manifest
 
@@ -24,8 +24,7 @@ def load_existing(path: Path, manifest: Manifest) -> ir.Model:
         model = ir.load(path)
     except Exception as error:
         # protobuf, onnx_ir and the file system raise unrelated types, all about this file.
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise HeadpruneError(f"cannot read the ONNX file {path}: {reason}") from error
+        raise HeadpruneError(f"cannot read the ONNX file {path}: {first_line(error)}") from error
     if any(function.domain == names.DOMAIN for function in model.functions.values()):
         raise HeadpruneError(
             f"{path} holds a gate already, expected an ungated graph",

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-from headprune.analyzer.loading import first_line
-from headprune.errors import HeadpruneError
+from headprune.errors import HeadpruneError, first_line
 from headprune.manifests import Gate
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}

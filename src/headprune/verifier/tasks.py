@@ -18,8 +18,7 @@ from typing import Any
 import lm_eval.tasks
 from lm_eval.tasks import TaskManager
 
-from headprune.analyzer.loading import first_line
-from headprune.errors import HeadpruneError
+from headprune.errors import HeadpruneError, first_line
 from headprune.verifier.local_data import (
     Check,
     Row,
