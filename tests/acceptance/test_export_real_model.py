@@ -34,7 +34,6 @@ pytestmark = [
 ]
 
 CLOSE = 5e-4  # Absolute, for logits of a scale of about 20.
-ILL_CONDITIONED = 10  # How many times PyTorch's own float32 error is allowed where that is large.
 TIE = 1e-5  # Relative distance from the threshold at which float32 and float64 may disagree.
 PROMPTS, CALIBRATION, LONGEST = 50, 20, 128
 GATES = [("ahon_ln", "running", 0.10), ("thon_ln", None, 0.20)]
@@ -334,8 +333,9 @@ def test_same_heads_are_off_as_in_pytorch(
     session = Session(result.directory / "model.onnx", len(real.manifest.model.layers))
     gate = TorchGate(real.loaded.model, score, float(np.float32(threshold)))
     exact = TorchGate(copy.deepcopy(real.loaded.model).double(), score, gate.threshold)
-    cells = off = differing = ties = compared = loose = 0
+    cells = off = differing = ties = compared = 0
     worst = 0.0
+    unstable: list[str] = []
     for ids in real.prompts:
         expected = gate.logits(ids)
         results = session.run(ids, np.ones_like(ids))
@@ -353,21 +353,25 @@ def test_same_heads_are_off_as_in_pytorch(
             assert near[first][wrong[first] > 0].all(), "a head differs far from its threshold"
             continue
         compared += 1
-        errors = np.abs(results["logits"] - expected).max(axis=-1)
-        outside = errors > CLOSE
-        worst = max(worst, float(errors[~outside].max()))
-        if outside.any():
-            loose += int(outside.sum())
-            own_errors = np.abs(exact.logits(ids) - expected).max(axis=-1)
-            assert (errors[outside] < ILL_CONDITIONED * own_errors[outside]).all()
+        error = float(np.abs(results["logits"] - expected).max())
+        truth = exact.logits(ids)
+        own_error = float(np.abs(expected - truth).max())
+        if own_error < CLOSE:
+            worst = max(worst, error)
+            continue
+        graph_error = float(np.abs(results["logits"] - truth).max())
+        unstable.append(f"graph {graph_error:.2g}, PyTorch {own_error:.2g}")
+        assert graph_error <= own_error, "less exact than PyTorch in float32"
     say(
         f"{score} at {fraction:.0%}: {cells} cells, {off / cells:.2%} off, {differing} differ, "
-        f"{ties} within {TIE:g} of the threshold; logits of {compared} prompts within {worst:.3g} "
-        f"but for {loose} tokens where PyTorch's float32 is as far from its float64"
+        f"{ties} within {TIE:g} of the threshold; logits of {compared - len(unstable)} prompts "
+        f"within {worst:.3g}; float32 is unstable on {len(unstable)}, distance from float64: "
+        f"{'; '.join(unstable) or 'none'}"
     )
+    assert worst < CLOSE
     assert differing < cells / 10_000
     assert compared >= PROMPTS * 0.9
-    assert loose < sum(ids.size for ids in real.prompts) / 100
+    assert len(unstable) <= PROMPTS * 0.1
 
     baseline = baseline_session(real)
     assert gate.off is not None
