@@ -25,11 +25,7 @@ def probe_layers(model: PreTrainedModel, source: str) -> tuple[LayerHeads, ...]:
     layers: dict[int, LayerHeads] = {}
 
     def handler(call: AttentionCall) -> Tensor:
-        layers[call.layer] = LayerHeads(
-            query_heads=call.query.shape[1],
-            kv_heads=call.key.shape[1],
-            head_dim=call.query.shape[3],
-        )
+        layers[call.layer] = heads_of(call)
         return attention(call).output
 
     with torch.inference_mode(), intercepted(model, handler):
@@ -42,3 +38,12 @@ def probe_layers(model: PreTrainedModel, source: str) -> tuple[LayerHeads, ...]:
             hint="headprune serves models whose every layer is softmax attention behind it",
         )
     return tuple(layers[index] for index in range(expected))
+
+
+def heads_of(call: AttentionCall) -> LayerHeads:
+    """The geometry of the layer that asks for attention."""
+    return LayerHeads(
+        query_heads=call.query.shape[1],
+        kv_heads=call.key.shape[1],
+        head_dim=call.query.shape[3],
+    )
