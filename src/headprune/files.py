@@ -26,15 +26,21 @@ def sha256_file(path: Path) -> str:
 
 
 @contextmanager
-def temporary_file(path: Path) -> Iterator[Path]:
+def temporary_file(path: Path, *, folder: Path | None = None) -> Iterator[Path]:
     """A temporary file beside `path`, removed when the block ends if it is still there.
 
+    Args:
+        path: What the file shall become.
+        folder: Where to put it instead: a place on the same file system that is cleared up even
+            after the process was killed.
+
     Raises:
-        HeadpruneError: The folder of `path` cannot be written to.
+        HeadpruneError: The folder cannot be written to.
     """
+    folder = folder or path.parent
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, name = tempfile.mkstemp(dir=folder, prefix=f".{path.name}.")
     except OSError as error:
         raise HeadpruneError(f"cannot write {path}: {error.strerror}") from error
     os.close(handle)
@@ -48,13 +54,29 @@ def move_into_place(temporary: Path, path: Path) -> None:
     """Move a finished temporary file onto `path`.
 
     Raises:
-        HeadpruneError: `path` is a directory.
+        HeadpruneError: `path` is there and is not a file.
     """
+    check_replaceable(path)
     temporary.chmod(0o666 & ~_umask())
-    try:
-        temporary.replace(path)
-    except IsADirectoryError as error:
-        raise HeadpruneError(f"cannot write {path}: it is a directory") from error
+    temporary.replace(path)
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise unless a file may be put at `path`; long work calls this before it starts.
+
+    Raises:
+        HeadpruneError: `path` is a directory, a device or the like, or lies under a file.
+    """
+    if path.exists() and not path.is_file():
+        kind = "directory" if path.is_dir() else "device or the like"
+        raise HeadpruneError(f"cannot write {path}: it is a {kind}", hint="pass a file's path")
+    for parent in path.parents:
+        if parent.exists():
+            if not parent.is_dir():
+                raise HeadpruneError(
+                    f"cannot write {path}: {parent} is not a directory", hint="pass another path"
+                )
+            return
 
 
 @contextmanager
@@ -69,10 +91,11 @@ def staged_file(path: Path) -> Iterator[Path]:
         move_into_place(staging, path)
 
 
-def write_text_whole(path: Path, text: str) -> None:
+def write_text_whole(path: Path, text: str, *, folder: Path | None = None) -> None:
     """Write UTF-8 text to `path` so that a reader sees the old file or the new one."""
-    with staged_file(path) as staging:
+    with temporary_file(path, folder=folder) as staging:
         staging.write_text(text, "utf-8")
+        move_into_place(staging, path)
 
 
 @contextmanager

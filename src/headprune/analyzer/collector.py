@@ -39,7 +39,9 @@ def collect(capture: Capture, scores: Sequence[Score]) -> LayerScores:
 
 def to_numpy(values: Tensor, score: Score, capture: Capture) -> NDArray[np.float32]:
     """Float32 on the CPU, refused if not finite."""
-    array: NDArray[np.float32] = values.to(dtype=torch.float32, device="cpu").numpy()
+    # Contiguous, since safetensors writes an array's memory as it lies.
+    plain = values.to(dtype=torch.float32, device="cpu").contiguous()
+    array: NDArray[np.float32] = plain.numpy()
     if not np.isfinite(array).all():
         raise HeadpruneError(
             f"score {score.id} is not finite in layer {capture.layer}: the model's activations "

@@ -158,6 +158,7 @@ def analyze(request: AnalyzeRequest) -> Manifest | None:
                 calibration=calibration.info,
                 fractions=request.fractions,
                 shard=request.shard,
+                folder=journal.directory,
             )
         wait(rank)
         journal.finish()

@@ -45,6 +45,7 @@ def write_results(
     calibration: CalibrationInfo,
     fractions: Sequence[float],
     shard: Shard | None = None,
+    folder: Path | None = None,
 ) -> Manifest:
     """Summarise all scores; write the raw scores and then the manifest that names them.
 
@@ -57,6 +58,7 @@ def write_results(
         calibration: The whole calibration set.
         fractions: Fractions to keep thresholds for.
         shard: Which share of the calibration set the table covers; None for all of it.
+        folder: For unfinished files; the folder of `path` by default.
     """
     manifest = Manifest(
         tool_version=__version__,
@@ -72,18 +74,18 @@ def write_results(
             )
             for score in scores
         },
-        raw_scores=write_raw_scores(table, path.parent),
+        raw_scores=write_raw_scores(table, path.parent, folder),
         shard=shard,
     )
-    write_manifest(manifest, path)
+    write_manifest(manifest, path, folder=folder)
     return manifest
 
 
-def write_raw_scores(table: ScoreTable, folder: Path) -> RawScores:
+def write_raw_scores(table: ScoreTable, target: Path, folder: Path | None) -> RawScores:
     """Write the raw scores to a file that carries the start of its own hash in its name."""
-    with temporary_file(folder / "scores.safetensors") as staging:
+    with temporary_file(target / "scores.safetensors", folder=folder) as staging:
         save_file(table.tensors(), staging, metadata={"format": FORMAT})
         digest = sha256_file(staging)
         name = f"scores-{digest[:16]}.safetensors"
-        move_into_place(staging, folder / name)
+        move_into_place(staging, target / name)
     return RawScores(file=name, sha256=digest, relative_error=RELATIVE_ERROR)

@@ -41,12 +41,18 @@ def read_manifest(path: Path, *, shards: bool = False) -> Manifest:
     return manifest
 
 
-def write_manifest(manifest: Manifest, path: Path) -> None:
-    """Validate `manifest` and write it to `path`, whole or not at all."""
+def write_manifest(manifest: Manifest, path: Path, *, folder: Path | None = None) -> None:
+    """Validate `manifest` and write it to `path`, whole or not at all.
+
+    Args:
+        manifest: What to write.
+        path: Where.
+        folder: For the unfinished file; the folder of `path` by default.
+    """
     document = json.loads(json.dumps(asdict(manifest)))
     validate(document, SCHEMA, where="the manifest to be written")
     check_shapes(manifest, where="the manifest to be written")
-    write_text_whole(path, dumps(document) + "\n")
+    write_text_whole(path, dumps(document) + "\n", folder=folder)
 
 
 def check_shapes(manifest: Manifest, *, where: str) -> None:

@@ -22,12 +22,20 @@ def describe(manifest: Manifest) -> str:
             f"{calibration.tokens:,} tokens, lengths {shortest} to {longest}, "
             f"seed {calibration.seed}{skipped}"
         ),
+        *shard_line(manifest),
         "",
         *threshold_table(manifest),
     ]
     if manifest.gate is not None:
         lines += ["", describe_gate(manifest.gate, model.head_count)]
     return "\n".join(lines)
+
+
+def shard_line(manifest: Manifest) -> list[str]:
+    """Which share of the calibration set the manifest covers, if not all of it."""
+    if manifest.shard is None:
+        return []
+    return [f"part         shard {manifest.shard.index + 1} of {manifest.shard.count}"]
 
 
 def threshold_table(manifest: Manifest) -> list[str]:
