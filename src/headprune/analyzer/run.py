@@ -46,7 +46,7 @@ class AnalyzeRequest:
     Attributes:
         model: Directory or hub id.
         output: Path of the manifest.
-        calibration: JSONL file, `builtin`, or None for FineWeb-Edu from the hub.
+        calibration: Sources of text, SOURCE[=WEIGHT] each; FineWeb-Edu from the hub if empty.
         sequences: How many documents at most.
         lengths: Shortest and longest length drawn, in tokens.
         scores: Score ids, or `all`.
@@ -63,7 +63,7 @@ class AnalyzeRequest:
 
     model: str
     output: Path
-    calibration: str | None = None
+    calibration: tuple[str, ...] = ()
     sequences: int = DEFAULT_SEQUENCES
     lengths: tuple[int, int] = DEFAULT_LENGTHS
     scores: tuple[str, ...] = ("all",)
@@ -85,7 +85,7 @@ def analyze(request: AnalyzeRequest) -> Manifest:
     """
     scores = find_scores(request.scores)
     device = find_device(request.device)
-    source, documents = load_documents(request.calibration, request.sequences)
+    sources = load_documents(request.calibration, request.sequences)
     request.progress(f"loading {request.model}")
     loaded = load_model(
         request.model,
@@ -95,14 +95,13 @@ def analyze(request: AnalyzeRequest) -> Manifest:
     )
     remember_directory(loaded.info.weights_sha256, loaded.files.directory)
     calibration = choose_sequences(
-        documents,
+        sources,
         loaded.tokenizer,
-        source=source,
-        sequences=request.sequences,
         lengths=request.lengths,
         max_positions=getattr(loaded.model.config, "max_position_embeddings", None),
         seed=request.seed,
     )
+    request.progress(calibration.report)
     nn.Module.to(loaded.model, device)
     collector = profile(
         loaded,
