@@ -64,7 +64,7 @@ def share_out(sequences: int, weights: Sequence[float]) -> tuple[int, ...]:
 
     The method of the largest remainder; equal remainders go to the earlier source.
     """
-    # Decimal as typed: as floats, 0.1 and 0.2 against 0.3 would not tie.
+    # Decimal as typed: as floats, the equal remainders of 0.1, 0.4 and 0.7 would not tie.
     exact = [Fraction(repr(float(weight))) for weight in weights]
     quotas = [sequences * weight / sum(exact) for weight in exact]
     shares = [math.floor(quota) for quota in quotas]
