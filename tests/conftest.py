@@ -120,7 +120,10 @@ def llama_manifest(
     path = tmp_path_factory.mktemp("manifest") / "manifest.json"
     analyze(
         AnalyzeRequest(
-            model=str(llama_directory), output=path, calibration=str(text_file), lengths=(10, 200)
+            model=str(llama_directory),
+            output=path,
+            calibration=(str(text_file),),
+            lengths=(10, 200),
         )
     )
     return path

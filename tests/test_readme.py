@@ -9,7 +9,9 @@ import shutil
 from pathlib import Path
 
 import click
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from headprune import cli
 from headprune.analyzer.scores import find_scores
@@ -32,6 +34,9 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(model_directory(), tmp_path / "my-model")
     lines = calibration_file().read_text("utf-8").splitlines(keepends=True)
     (tmp_path / "text.jsonl").write_text("".join(lines[:20]), "utf-8")
+    texts = [json.loads(line)["text"] for line in lines]
+    (tmp_path / "notes.txt").write_text("\n\n".join(texts[20:60]), "utf-8")
+    parquet.write_table(pa.table({"text": texts[60:70]}), tmp_path / "more.parquet")
     (tmp_path / "data" / "mmlu").mkdir(parents=True)
     for split, count in (("dev", 5), ("test", 40)):
         rows = (questions_directory() / "demo" / f"{split}.jsonl").read_text("utf-8").splitlines()

@@ -45,14 +45,17 @@ def cli() -> None:
 Examples:
   headprune analyze --model ./my-model --calibration text.jsonl
   headprune analyze --model org/name --sequences 20 --length 10:512
+  headprune analyze --model ./my-model --calibration chats.jsonl=3 --calibration docs.parquet
   headprune analyze --model ./my-model --calibration builtin --scores thon_ln,ahon_ln
 """
 )
 @click.option("--model", required=True, help="Model directory, or hub id such as org/name.")
 @click.option(
     "--calibration",
-    help="JSONL with a field `text`, or `builtin` for the demo's text. "
-    "[default: FineWeb-Edu from the hub]",
+    metavar="SOURCE[=WEIGHT]",
+    multiple=True,
+    help="File (.jsonl, .txt, .md, .parquet), hub:ORG/NAME[:CONFIG[:SPLIT]], or `builtin` for the "
+    "demo's text; may be repeated, shares by weight.  [default: FineWeb-Edu from the hub]",
 )
 @click.option("--sequences", type=click.IntRange(min=1), default=100, help="Documents to take.")
 @click.option(

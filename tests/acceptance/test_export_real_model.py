@@ -20,6 +20,7 @@ import pytest
 
 from headprune.manifests import (
     CalibrationInfo,
+    CalibrationSource,
     Gate,
     HeadStatistics,
     Manifest,
@@ -182,7 +183,11 @@ def made_up_manifest(loaded: Any) -> Manifest:
         model=loaded.info,
         tokenizer=loaded.tokenizer_info,
         calibration=CalibrationInfo(
-            source="builtin",
+            sources=(
+                CalibrationSource(
+                    name="builtin", kind="builtin", weight=1.0, documents=1, sequences=1
+                ),
+            ),
             sha256="0" * 64,
             sequences=1,
             tokens=1,
@@ -190,6 +195,7 @@ def made_up_manifest(loaded: Any) -> Manifest:
             seed=0,
             cut=0,
             skipped=0,
+            duplicates=0,
         ),
         scores={
             "thon_ln": ScoreSummary(

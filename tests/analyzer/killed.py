@@ -28,7 +28,7 @@ def child(model: str, text: str, output: Path, *, stream: bool, resume: bool) ->
         request = AnalyzeRequest(
             model=model,
             output=output,
-            calibration=text,
+            calibration=(text,),
             lengths=(10, 200),
             stream=stream,
             resume=resume,
@@ -67,7 +67,7 @@ def main(model: str, text: str, folder: Path, tries: int) -> None:
         assert not partial.exists()
         left_behind = {path.name for path in output.parent.iterdir()}
         assert left_behind == {path.name for path in whole.parent.iterdir()}
-    print(f"resumed {resumed}")
+    sys.stdout.write(f"resumed {resumed}\n")
 
 
 if __name__ == "__main__":

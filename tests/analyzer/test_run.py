@@ -30,7 +30,7 @@ def request(model: Path, text: Path, output: Path, **options: object) -> Analyze
     return AnalyzeRequest(
         model=str(model),
         output=output,
-        calibration=str(text),
+        calibration=(str(text),),
         lengths=(10, 200),
         **options,  # type: ignore[arg-type]
     )
@@ -109,10 +109,10 @@ def test_token_thresholds_gate_their_share_of_the_calibration_tokens(
         if decision.layer == 0:
             kept.append(decision.keep[decision.mask])
 
-    from headprune.analyzer.calibration import choose_sequences, read_documents
+    from headprune.analyzer.calibration import choose_sequences, load_documents
 
-    texts = read_documents(text_file)
-    chosen = choose_sequences(texts, model.tokenizer, source="", lengths=(10, 200))
+    sources = load_documents((str(text_file),))
+    chosen = choose_sequences(sources, model.tokenizer, lengths=(10, 200))
     with torch.inference_mode(), gated(model.model, gate, observe=observe):
         for ids in chosen.sequences:
             model.model(input_ids=torch.tensor([ids]))

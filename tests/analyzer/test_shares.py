@@ -24,7 +24,7 @@ from tests.conftest import FAMILIES, save_model
 
 
 def request(model: Path, text: Path, output: Path, **options: object) -> AnalyzeRequest:
-    settings = {"calibration": str(text), "lengths": (10, 200), "batch_size": 2, **options}
+    settings = {"calibration": (str(text),), "lengths": (10, 200), "batch_size": 2, **options}
     return AnalyzeRequest(model=str(model), output=output, **settings)  # type: ignore[arg-type]
 
 

@@ -14,6 +14,7 @@ from headprune.analyzer.loading import load_model
 from headprune.exporters import DYNAMIC_SCORES, ExportRequest, ExportResult, export_onnx
 from headprune.manifests import (
     CalibrationInfo,
+    CalibrationSource,
     Gate,
     HeadStatistics,
     Manifest,
@@ -80,7 +81,11 @@ def manifest_of(loaded: object) -> Manifest:
         model=loaded.info,
         tokenizer=loaded.tokenizer_info,
         calibration=CalibrationInfo(
-            source="builtin",
+            sources=(
+                CalibrationSource(
+                    name="builtin", kind="builtin", weight=1.0, documents=1, sequences=1
+                ),
+            ),
             sha256="0" * 64,
             sequences=1,
             tokens=1,
@@ -88,6 +93,7 @@ def manifest_of(loaded: object) -> Manifest:
             seed=0,
             cut=0,
             skipped=0,
+            duplicates=0,
         ),
         scores={
             "thon_ln": ScoreSummary(

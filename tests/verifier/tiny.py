@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerF
 from headprune.analyzer.loading import load_model
 from headprune.manifests import (
     CalibrationInfo,
+    CalibrationSource,
     Gate,
     HeadStatistics,
     Manifest,
@@ -83,8 +84,13 @@ def make_manifest(checkpoint: Path) -> Manifest:
         model=loaded.info,
         tokenizer=loaded.tokenizer_info,
         calibration=CalibrationInfo(
-            source="test", sha256="0" * 64, sequences=1, tokens=1, length_range=(1, 1), seed=0,
-            cut=0, skipped=0,
+            sources=(
+                CalibrationSource(
+                    name="test", kind="builtin", weight=1.0, documents=1, sequences=1
+                ),
+            ),
+            sha256="0" * 64, sequences=1, tokens=1, length_range=(1, 1), seed=0,
+            cut=0, skipped=0, duplicates=0,
         ),
         scores={"thon_ln": score},
     )  # fmt: skip

@@ -12,6 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
+from headprune.analyzer.bos import leading_bos
 from headprune.analyzer.geometry import probe_layers
 from headprune.analyzer.sources import ModelFiles, find_model_files
 from headprune.analyzer.weights import hash_weights
@@ -247,9 +248,7 @@ def describe_tokenizer(tokenizer: PreTrainedTokenizerBase, source: str) -> Token
     """
     probe = "The cat sat on the mat."
     ids = tokenizer(probe)["input_ids"]
-    leading = 0
-    while leading < len(ids) and ids[leading] == tokenizer.bos_token_id is not None:
-        leading += 1
+    leading = leading_bos(ids, tokenizer.bos_token_id)
     if leading > 1:
         raise HeadpruneError(
             f"the tokenizer of {source} adds {leading} BOS tokens, expected at most one",

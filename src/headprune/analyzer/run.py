@@ -55,7 +55,7 @@ class AnalyzeRequest:
     Attributes:
         model: Directory or hub id.
         output: Path of the manifest.
-        calibration: JSONL file, `builtin`, or None for FineWeb-Edu from the hub.
+        calibration: Sources of text, SOURCE[=WEIGHT] each; FineWeb-Edu from the hub if empty.
         sequences: How many documents at most.
         lengths: Shortest and longest length drawn, in tokens.
         scores: Score ids, or `all`.
@@ -78,7 +78,7 @@ class AnalyzeRequest:
 
     model: str
     output: Path
-    calibration: str | None = None
+    calibration: tuple[str, ...] = ()
     sequences: int = DEFAULT_SEQUENCES
     lengths: tuple[int, int] = DEFAULT_LENGTHS
     scores: tuple[str, ...] = ("all",)
@@ -110,20 +110,18 @@ def analyze(request: AnalyzeRequest) -> Manifest | None:
     rank = launched_rank()
     shard = share_of(request, rank)
     device = find_device(request.device, rank)
-    source_name, documents = load_documents(request.calibration, request.sequences)
     request.progress(f"loading {request.model}")
     source = open_source(
         request.model, revision=request.revision, trust_remote_code=request.trust_remote_code
     )
     calibration = choose_sequences(
-        documents,
+        load_documents(request.calibration, request.sequences),
         source.tokenizer,
-        source=source_name,
-        sequences=request.sequences,
         lengths=request.lengths,
         max_positions=source.max_positions,
         seed=request.seed,
     )
+    request.progress(calibration.report)
     dtype = "float32" if request.dtype == "auto" and device.type == "cpu" else request.dtype
     streamed = must_stream(request, source, dtype, device)
     batches = make_batches(

@@ -59,7 +59,7 @@ def run_demo(output: Path, *, negative_control: bool, progress: Callable[[str], 
         AnalyzeRequest(
             model=str(model_directory()),
             output=files.manifest,
-            calibration="builtin",
+            calibration=("builtin",),
             restart=True,
             progress=progress,
         )

@@ -4,6 +4,7 @@ from headprune.manifests.files import read_manifest, write_manifest
 from headprune.manifests.model import (
     Artefact,
     CalibrationInfo,
+    CalibrationSource,
     Gate,
     HeadStatistics,
     LayerHeads,
@@ -19,6 +20,7 @@ from headprune.manifests.model import (
 __all__ = [
     "Artefact",
     "CalibrationInfo",
+    "CalibrationSource",
     "Gate",
     "HeadStatistics",
     "LayerHeads",

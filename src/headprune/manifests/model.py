@@ -21,6 +21,7 @@ Direction = Literal["above", "below"]
 Granularity = Literal["sequence", "token"]
 GateMode = Literal["dynamic", "static"]
 DecodeRule = Literal["running", "new"]
+SourceKind = Literal["jsonl", "text", "parquet", "hub", "builtin"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,21 +79,41 @@ class TokenizerInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CalibrationSource:
+    """One source of calibration text.
+
+    Attributes:
+        name: File name, `builtin`, or hub id with the configuration and split asked for.
+        kind: How it was read.
+        weight: Its share of the sequences asked for, relative to the other sources' weights.
+        documents: Documents read from it.
+        sequences: Sequences taken from it.
+    """
+
+    name: str
+    kind: SourceKind
+    weight: float
+    documents: int
+    sequences: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class CalibrationInfo:
     """Which text the scores were taken on.
 
     Attributes:
-        source: File name, `builtin`, or hub id of the text.
-        sha256: Hash of the texts that were used, in order.
+        sources: Where it is from; the sequences of the first source come first.
+        sha256: Hash of the documents that were used, in order.
         sequences: Number of sequences.
         tokens: Real tokens over all sequences.
         length_range: Shortest and longest length that could be drawn, in tokens.
         seed: Seed of the choice of documents and lengths.
         cut: Sequences cut to the length drawn for them.
         skipped: Documents passed over because they were empty or shorter than the range allows.
+        duplicates: Documents dropped before the draw because an earlier one is the same.
     """
 
-    source: str
+    sources: tuple[CalibrationSource, ...]
     sha256: str
     sequences: int
     tokens: int
@@ -100,6 +121,7 @@ class CalibrationInfo:
     seed: int
     cut: int
     skipped: int
+    duplicates: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from headprune.manifests.model import DEFAULT_SCORE, Gate, Manifest
+from headprune.manifests.model import DEFAULT_SCORE, CalibrationInfo, Gate, Manifest
 
 
 def describe(manifest: Manifest) -> str:
     """Model, calibration, the thresholds of every score, and the gate."""
-    model, calibration = manifest.model, manifest.calibration
+    model = manifest.model
     heads = sorted({layer.query_heads for layer in model.layers})
     kv_heads = sorted({layer.kv_heads for layer in model.layers})
-    shortest, longest = calibration.length_range
-    skipped = f"; {calibration.skipped} documents too short" if calibration.skipped else ""
     lines = [
         (
             f"model        {model.name} ({model.model_type}, {model.dtype}): "
             f"{len(model.layers)} layers, {_join(heads)} heads, {_join(kv_heads)} KV heads"
         ),
-        (
-            f"calibration  {calibration.source}: {calibration.sequences} sequences, "
-            f"{calibration.tokens:,} tokens, lengths {shortest} to {longest}, "
-            f"seed {calibration.seed}{skipped}"
-        ),
+        *describe_calibration(manifest.calibration, bos=manifest.tokenizer.bos),
         *shard_line(manifest),
         "",
         *threshold_table(manifest),
@@ -36,6 +30,26 @@ def shard_line(manifest: Manifest) -> list[str]:
     if manifest.shard is None:
         return []
     return [f"part         shard {manifest.shard.index + 1} of {manifest.shard.count}"]
+
+
+def describe_calibration(calibration: CalibrationInfo, *, bos: str) -> list[str]:
+    """What was profiled, a line per source, and what was left out."""
+    shortest, longest = calibration.length_range
+    weighted = len(calibration.sources) > 1
+    sources = [
+        f"{source.name}: {source.sequences} of {source.documents} documents"
+        + (f", weight {source.weight:g}" if weighted else "")
+        for source in calibration.sources
+    ]
+    taken = (
+        f"{calibration.sequences} sequences, {calibration.tokens:,} tokens, "
+        f"lengths {shortest} to {longest}, seed {calibration.seed}, BOS {bos}"
+    )
+    left = (
+        f"{calibration.cut} cut to the length drawn; documents left out: "
+        f"{calibration.skipped} too short, {calibration.duplicates} duplicates"
+    )
+    return [f"calibration  {taken}", *(f"             {line}" for line in (*sources, left))]
 
 
 def threshold_table(manifest: Manifest) -> list[str]:

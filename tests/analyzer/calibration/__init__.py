@@ -1,0 +1,1 @@
+"""Calibration text: sources, readers, chats, and the draw."""
