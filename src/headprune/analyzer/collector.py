@@ -24,13 +24,21 @@ class Collector:
         scores: The scores to compute.
         layers: Geometry of the model.
         sequences: How many sequences there will be.
+        indices: The model's own index of each of `layers`, if it has others besides.
     """
 
     def __init__(
-        self, scores: Sequence[Score], layers: Sequence[LayerHeads], sequences: int
+        self,
+        scores: Sequence[Score],
+        layers: Sequence[LayerHeads],
+        sequences: int,
+        *,
+        indices: Sequence[int] | None = None,
     ) -> None:
         self.scores = tuple(scores)
         self.layers = tuple(layers)
+        own = range(len(layers)) if indices is None else indices
+        self.position = {index: position for position, index in enumerate(own)}
         widest = max(layer.query_heads for layer in layers)
         shape = (sequences, len(layers), widest)
         self.sequence_scores: dict[str, NDArray[np.float32]] = {
@@ -48,7 +56,8 @@ class Collector:
         Raises:
             HeadpruneError: A score has another shape than its granularity says, or is not finite.
         """
-        heads = self.layers[capture.layer].query_heads
+        layer = self.position[capture.layer]
+        heads = self.layers[layer].query_heads
         for score in self.scores:
             values = score.function(capture)
             expected = (*capture.mask.shape, heads)
@@ -62,10 +71,10 @@ class Collector:
                 values = values[capture.mask]
             array = to_numpy(values, score, capture)
             if score.granularity == "token":
-                self.token_scores[score.id][capture.layer].add(array)
+                self.token_scores[score.id][layer].add(array)
             else:
                 rows = list(capture.sequences)
-                self.sequence_scores[score.id][rows, capture.layer, :heads] = array
+                self.sequence_scores[score.id][rows, layer, :heads] = array
 
     def distributions(self, score: Score) -> list[list[Distribution]]:
         """The distribution of one score per layer and head."""

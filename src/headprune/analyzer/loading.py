@@ -70,13 +70,15 @@ def load_model(
         files.directory, source, config, dtype, trust_remote_code=trust_remote_code
     )
     tokenizer = load_tokenizer(files.directory, source, trust_remote_code=trust_remote_code)
+    geometry = probe_layers(model, source)
     info = ModelInfo(
         name=files.name,
         revision=files.revision,
         weights_sha256=weights_sha256,
         model_type=str(config.model_type),
         dtype=str(model.dtype).removeprefix("torch."),
-        layers=probe_layers(model, source),
+        layers=geometry.layers,
+        left_out_layers=geometry.left_out,
     )
     return LoadedModel(
         model=model,
@@ -129,7 +131,6 @@ def load_weights(
             directory,
             config=config,
             dtype=DTYPES.get(dtype, "auto"),
-            attn_implementation="sdpa",
             use_safetensors=True,
             local_files_only=True,
             trust_remote_code=trust_remote_code,

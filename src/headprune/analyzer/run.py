@@ -33,6 +33,7 @@ from headprune.errors import HeadpruneError, first_line
 from headprune.files import staged_file
 from headprune.manifests.files import write_manifest
 from headprune.manifests.model import DEFAULT_FRACTIONS, Manifest, RawScores
+from headprune.manifests.show import describe_left_out
 
 
 def _silent(_: str) -> None:
@@ -93,6 +94,8 @@ def analyze(request: AnalyzeRequest) -> Manifest:
         dtype="float32" if request.dtype == "auto" and device.type == "cpu" else request.dtype,
         trust_remote_code=request.trust_remote_code,
     )
+    if loaded.info.left_out_layers:
+        request.progress(f"leaving out {describe_left_out(loaded.info)}")
     remember_directory(loaded.info.weights_sha256, loaded.files.directory)
     calibration = choose_sequences(
         documents,
@@ -170,7 +173,12 @@ def profile(
         progress: Told how far it is.
     """
     model = loaded.model
-    collector = Collector(scores, loaded.info.layers, len(calibration.sequences))
+    collector = Collector(
+        scores,
+        loaded.info.layers,
+        len(calibration.sequences),
+        indices=loaded.info.layer_indices,
+    )
     projection = ProjectionNorm()
     weights = any(score.reads_weights for score in scores)
     started, done = time.monotonic(), 0

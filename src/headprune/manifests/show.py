@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headprune.manifests.model import DEFAULT_SCORE, Gate, Manifest
+from headprune.manifests.model import DEFAULT_SCORE, Gate, Manifest, ModelInfo, describe_layers
 
 
 def describe(manifest: Manifest) -> str:
@@ -25,9 +25,16 @@ def describe(manifest: Manifest) -> str:
         "",
         *threshold_table(manifest),
     ]
+    if model.left_out_layers:
+        lines.insert(1, f"left out     {describe_left_out(model)}")
     if manifest.gate is not None:
         lines += ["", describe_gate(manifest.gate, model.head_count)]
     return "\n".join(lines)
+
+
+def describe_left_out(model: ModelInfo) -> str:
+    """Which layers of a hybrid model have no scores, by the model's own indices."""
+    return f"layers {describe_layers(model.left_out_layers)}: no softmax attention"
 
 
 def threshold_table(manifest: Manifest) -> list[str]:
