@@ -19,6 +19,7 @@ from headprune.files import sha256_file
 from headprune.manifests import read_manifest
 from headprune.manifests.gates import choose_gate
 from headprune.manifests.raw import inactive_shares
+from tests.analyzer import families
 from tests.conftest import save_model
 
 
@@ -141,13 +142,14 @@ def test_missing_or_changed_raw_scores_are_refused(llama_manifest: Path, tmp_pat
         inactive_shares(manifest, tmp_path, "ahon", 0.123)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "mistral", "qwen2"])
+@pytest.mark.parametrize("family", ["gpt2", "mistral", "qwen2", "gemma2", "gpt-oss"])
 def test_other_families_are_profiled_without_code_of_their_own(
     family: str, text_file: Path, tmp_path: Path
 ) -> None:
-    model = save_model(family, tmp_path / family)
+    model = save_model(family, tmp_path / family, model=families.build_model(family))
     manifest = analyze(request(model, text_file, tmp_path / "m.json", sequences=3))
-    assert manifest.model.model_type == family
+    assert manifest.model.model_type == family.replace("-", "_")
+    assert manifest.model.left_out_layers == ()
     assert json.loads((tmp_path / "m.json").read_text())["model"]["name"] == family
 
 
