@@ -16,46 +16,12 @@ import click
 
 from headprune import __version__
 from headprune.errors import ExitCode, HeadpruneError
+from headprune.options import Names, Range, ShardOf, Size
 from headprune.progress import Progress
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 100}
 FILE = click.Path(path_type=Path)
 GATE_OPTIONS = ("mode", "score", "fraction", "threshold", "share", "decode")
-
-
-class Range(click.ParamType[tuple[int, int]]):
-    """MIN:MAX, two whole numbers."""
-
-    name = "MIN:MAX"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
-        """Read `10:3000` as (10, 3000)."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            low, high = (int(part) for part in str(value).split(":"))
-        except ValueError:
-            self.fail(f"{value!r} is not MIN:MAX, such as 10:3000", param, ctx)
-        return low, high
-
-
-class Names(click.ParamType[tuple[str, ...]]):
-    """A comma-separated list of names."""
-
-    name = "NAME,…"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        """Read `a,b` as ("a", "b")."""
-        if isinstance(value, tuple):
-            return value
-        names = tuple(part.strip() for part in str(value).split(",") if part.strip())
-        if not names:
-            self.fail("expected at least one name", param, ctx)
-        return names
 
 
 @click.group(context_settings=CONTEXT)
@@ -114,20 +80,52 @@ Examples:
     default="auto",
     help="Data type of the model; auto: float32 on the CPU, else the checkpoint's own.",
 )
-@click.option("--device", default="cpu", help="PyTorch device, such as cuda:0.")
+@click.option(
+    "--device",
+    default="cpu",
+    help="PyTorch device, such as cuda; auto: spread the layers over all GPUs.",
+)
+@click.option(
+    "--stream/--no-stream",
+    default=None,
+    help="Read the weights a layer at a time. [default: if they exceed --memory]",
+)
+@click.option("--memory", type=Size(), help="Memory for weights. [default: 80 % of what is free]")
+@click.option("--shard", type=ShardOf(), help="Profile the I-th of N shares; see manifest merge.")
+@click.option("--resume", is_flag=True, help="Go on with an interrupted analysis.")
+@click.option("--restart", is_flag=True, help="Throw away an interrupted analysis.")
 @click.option("--revision", help="Commit, tag or branch on the hub.")
 @click.option("--trust-remote-code", is_flag=True, help="Run model code that the model brings.")
 def analyze(**options: Any) -> ExitCode:
-    """Profile a model on calibration text; write the manifest and the raw scores beside it."""
-    quiet_libraries()
-    from headprune.analyzer.run import AnalyzeRequest, analyze
+    """Profile a model on calibration text; write the manifest and the raw scores beside it.
 
-    progress = Progress()
-    lengths = options.pop("length")
+    An interrupted analysis leaves what it found in <manifest>.partial, for --resume. Under torchrun
+    or accelerate launch the processes share the work.
+    """
+    quiet_libraries()
+    from headprune.analyzer.ranks import launched_rank
+    from headprune.analyzer.run import AnalyzeRequest, analyze
+    from headprune.manifests.model import Shard
+
+    lengths, shard = options.pop("length"), options.pop("shard")
+    progress = Progress(quiet=launched_rank().index > 0)
     try:
-        manifest = analyze(AnalyzeRequest(lengths=lengths, progress=progress, **options))
+        manifest = analyze(
+            AnalyzeRequest(
+                lengths=lengths,
+                shard=Shard(index=shard[0], count=shard[1]) if shard else None,
+                progress=progress,
+                **options,
+            )
+        )
+    except KeyboardInterrupt:
+        progress.close()
+        click.echo("Hint: the same command with --resume goes on from here", err=True)
+        raise
     finally:
         progress.close()
+    if manifest is None:
+        return ExitCode.OK
     from headprune.manifests.show import describe
 
     click.echo(describe(manifest))

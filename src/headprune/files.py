@@ -26,8 +26,8 @@ def sha256_file(path: Path) -> str:
 
 
 @contextmanager
-def staged_file(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`, moved onto it when the block ends without an error.
+def temporary_file(path: Path) -> Iterator[Path]:
+    """A temporary file beside `path`, removed when the block ends if it is still there.
 
     Raises:
         HeadpruneError: The folder of `path` cannot be written to.
@@ -38,15 +38,35 @@ def staged_file(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise HeadpruneError(f"cannot write {path}: {error.strerror}") from error
     os.close(handle)
-    staging = Path(name)
     try:
-        yield staging
-        staging.chmod(0o666 & ~_umask())
-        staging.replace(path)
+        yield Path(name)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def move_into_place(temporary: Path, path: Path) -> None:
+    """Move a finished temporary file onto `path`.
+
+    Raises:
+        HeadpruneError: `path` is a directory.
+    """
+    temporary.chmod(0o666 & ~_umask())
+    try:
+        temporary.replace(path)
     except IsADirectoryError as error:
         raise HeadpruneError(f"cannot write {path}: it is a directory") from error
-    finally:
-        staging.unlink(missing_ok=True)
+
+
+@contextmanager
+def staged_file(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path`, moved onto it when the block ends without an error.
+
+    Raises:
+        HeadpruneError: The folder of `path` cannot be written to.
+    """
+    with temporary_file(path) as staging:
+        yield staging
+        move_into_place(staging, path)
 
 
 def write_text_whole(path: Path, text: str) -> None:

@@ -18,9 +18,11 @@ class Progress:
 
     Args:
         stream: Where to write; stderr by default.
+        quiet: Show nothing.
     """
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    def __init__(self, stream: TextIO | None = None, *, quiet: bool = False) -> None:
+        self.quiet = quiet
         self.stream = sys.stderr if stream is None else stream
         self.terminal = self.stream.isatty()
         self._stage = ""
@@ -28,6 +30,8 @@ class Progress:
 
     def __call__(self, line: str) -> None:
         """Show `line`, or leave it out if one of its stage was shown a moment ago."""
+        if self.quiet:
+            return
         stage = line.split(" ", 1)[0]
         now = time.monotonic()
         interval = TERMINAL_SECONDS if self.terminal else LOG_SECONDS

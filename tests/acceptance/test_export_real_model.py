@@ -34,6 +34,7 @@ pytestmark = [
 ]
 
 CLOSE = 5e-4  # Absolute, for logits of a scale of about 20.
+NOISY = 8  # Forwards with rounding noise, to learn what rounding does to a prompt.
 TIE = 1e-5  # Relative distance from the threshold at which float32 and float64 may disagree.
 PROMPTS, CALIBRATION, LONGEST = 50, 20, 128
 GATES = [("ahon_ln", "running", 0.10), ("thon_ln", None, 0.20)]
@@ -103,6 +104,22 @@ class TorchGate:
                 hook.remove()
         self.off = np.stack([(values < self.threshold).sum(axis=0) for values in self.values])
         return logits
+
+    def noisy(self, ids: np.ndarray, seed: int) -> np.ndarray:
+        """The logits with each embedding changed by about half a unit in the last place."""
+        import torch
+
+        generator = torch.Generator().manual_seed(seed)
+
+        def shake(_module: object, _inputs: object, output: Any) -> Any:
+            noise = torch.randn(output.shape, generator=generator, dtype=output.dtype)
+            return output * (1 + torch.finfo(torch.float32).eps / 2 * noise)
+
+        hook = self.model.get_input_embeddings().register_forward_hook(shake)
+        try:
+            return self.logits(ids)
+        finally:
+            hook.remove()
 
     def gate(self, _module: object, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         import torch
@@ -311,6 +328,15 @@ def threshold_at(real: Real, score: str, fraction: float) -> float:
 def test_same_heads_are_off_as_in_pytorch(
     real: Real, tmp_path: Path, score: str, decode: str | None, fraction: float
 ) -> None:
+    """The graph decides as PyTorch does and, where the decisions agree, has its logits.
+
+    A gate can take away the head that turns the first token into the attention sink. Then some
+    prompts are left with a sink half formed, between two stable states, and rounding errors grow
+    about a hundred times as large as without the gate: noise of one unit in the last place on the
+    embeddings moves PyTorch's own logits, even those of float64, by more than the bound. Such
+    prompts are counted, must be few, and there the graph may be off by twice what such noise does
+    to PyTorch in float32.
+    """
     from headprune.exporters import ExportRequest, export_onnx
 
     threshold = threshold_at(real, score, fraction)
@@ -354,21 +380,21 @@ def test_same_heads_are_off_as_in_pytorch(
             continue
         compared += 1
         error = float(np.abs(results["logits"] - expected).max())
-        truth = exact.logits(ids)
-        own_error = float(np.abs(expected - truth).max())
-        if own_error < CLOSE:
+        if error < CLOSE:
             worst = max(worst, error)
             continue
+        truth = exact.logits(ids)
         graph_error = float(np.abs(results["logits"] - truth).max())
-        unstable.append(f"graph {graph_error:.2g}, PyTorch {own_error:.2g}")
-        assert graph_error <= own_error, "less exact than PyTorch in float32"
+        scatter = max(float(np.abs(gate.noisy(ids, seed) - truth).max()) for seed in range(NOISY))
+        unstable.append(f"graph {graph_error:.2g}, PyTorch {scatter:.2g}")
+        assert scatter > CLOSE, "the graph is off where PyTorch is not"
+        assert graph_error < 2 * scatter, "further off than rounding explains"
     say(
         f"{score} at {fraction:.0%}: {cells} cells, {off / cells:.2%} off, {differing} differ, "
         f"{ties} within {TIE:g} of the threshold; logits of {compared - len(unstable)} prompts "
         f"within {worst:.3g}; float32 is unstable on {len(unstable)}, distance from float64: "
         f"{'; '.join(unstable) or 'none'}"
     )
-    assert worst < CLOSE
     assert differing < cells / 10_000
     assert compared >= PROMPTS * 0.9
     assert len(unstable) <= PROMPTS * 0.1

@@ -11,9 +11,9 @@ from headprune.analyzer.histogram import (
     Histogram,
     HistogramTable,
     buckets_of,
-    merge,
     values_of,
 )
+from headprune.errors import HeadpruneError
 
 
 def samples(seed: int = 0) -> np.ndarray:
@@ -51,14 +51,37 @@ def test_order_and_pieces_change_nothing(pieces: int) -> None:
         assert_same(got, wanted)
 
 
-def test_merged_halves_are_the_whole() -> None:
+@pytest.mark.parametrize("before", [0, 1, 200])
+def test_absorbed_parts_are_the_whole(before: int) -> None:
     values = samples()
-    tables = [HistogramTable(3) for _ in range(3)]
-    for table, part in zip(tables, (values[:200], values[200:], values), strict=True):
-        table.add(part)
-    first, second, whole = (table.histograms() for table in tables)
-    for head in range(3):
-        assert_same(merge([second[head], first[head]]), whole[head])
+    first, second, whole = (HistogramTable(3) for _ in range(3))
+    first.add(values[:200])
+    if before:
+        second.add(values[-before:])
+    second.absorb(first.histograms())
+    whole.add(np.concatenate([values[:200], values[len(values) - before :]]))
+    for got, wanted in zip(second.histograms(), whole.histograms(), strict=True):
+        assert_same(got, wanted)
+
+
+def test_counts_are_exact_beyond_every_narrow_type() -> None:
+    table = HistogramTable(2)
+    for size in (200, 100, 70_000):
+        table.add(np.ones((size, 2), np.float32))
+    for histogram in table.histograms():
+        assert histogram.counts.tolist() == [70_300]
+    for _ in range(3):
+        table.absorb(table.histograms())
+    assert [h.counts.tolist() for h in table.histograms()] == [[8 * 70_300]] * 2
+
+
+def test_a_layer_has_at_most_4096_heads() -> None:
+    values = np.linspace(-1, 1, 2 * 4096, dtype=np.float32).reshape(2, 4096)
+    table = HistogramTable(4096)
+    table.add(values)
+    assert [h.minimum for h in table.histograms()] == values.min(axis=0).tolist()
+    with pytest.raises(HeadpruneError, match="4096"):
+        HistogramTable(4097)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 500])

@@ -89,6 +89,22 @@ def test_scores_stand_at_the_place_of_their_layer(
                     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=5e-6)
 
 
+def test_streamed_by_layer_it_is_the_same(
+    manifest: Manifest, directory: Path, text_file: Path, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    request = AnalyzeRequest(
+        model=str(directory), output=tmp_path / "m.json", calibration=str(text_file),
+        lengths=(10, 60), sequences=4, batch_size=3, stream=True, progress=said.append,
+    )  # fmt: skip
+    streamed = analyze(request)
+    assert streamed is not None
+    assert streamed.model.layers == manifest.model.layers
+    assert streamed.model.left_out_layers == (0, 2)
+    assert streamed.scores == manifest.scores
+    assert f"leaving out {LEFT_OUT}" in said
+
+
 def test_its_export_is_refused(manifest: Manifest, directory: Path, tmp_path: Path) -> None:
     request = ExportRequest(
         manifest=manifest, output=tmp_path / "out", gate=None, model=str(directory)

@@ -153,6 +153,17 @@ def test_other_families_are_profiled_without_code_of_their_own(
     assert json.loads((tmp_path / "m.json").read_text())["model"]["name"] == family
 
 
+def test_a_family_without_sdpa_attention_is_streamed_too(text_file: Path, tmp_path: Path) -> None:
+    model = save_model("gemma2", tmp_path / "gemma2", model=families.build_model("gemma2"))
+    whole = analyze(request(model, text_file, tmp_path / "a" / "m.json", sequences=3))
+    streamed = analyze(
+        request(model, text_file, tmp_path / "b" / "m.json", sequences=3, stream=True)
+    )
+    assert whole is not None
+    assert streamed is not None
+    assert streamed.scores == whole.scores
+
+
 def test_a_failed_run_leaves_no_file(llama_directory: Path, tmp_path: Path) -> None:
     with pytest.raises(HeadpruneError):
         analyze(request(llama_directory, tmp_path / "nothing.jsonl", tmp_path / "m.json"))

@@ -40,6 +40,11 @@ class Capture:
     projection: ProjectionNorm
 
     @property
+    def whole(self) -> bool:
+        """Whether all tokens are real."""
+        return self.call.mask is None
+
+    @property
     def output(self) -> Tensor:
         """o_i, the heads' outputs before the projection, `[batch, position, head, head_dim]`."""
         return self.result.output

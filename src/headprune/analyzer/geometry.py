@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -41,15 +42,36 @@ def probe_layers(model: PreTrainedModel, source: str) -> Geometry:
         HeadpruneError: No layer goes through the interface, some softmax attention does not, or
             a layer calls it more than once.
     """
-    name = f"{source} ({model.config.model_type})"
-    calls = probe_calls(model, name)
+    name = full_name(model, source)
+    return geometry_of(model, name, probe_calls(model, name))
+
+
+def full_name(model: PreTrainedModel, source: str) -> str:
+    """What to call the model in messages: where it is from, and its kind."""
+    return f"{source} ({model.config.model_type})"
+
+
+def geometry_of(
+    model: PreTrainedModel, name: str, calls: Iterable[tuple[int, LayerHeads]]
+) -> Geometry:
+    """The geometry of a model whose layers called attention so.
+
+    Args:
+        model: The model.
+        name: What to call it in messages.
+        calls: Layer index and heads of each call.
+
+    Raises:
+        HeadpruneError: As `probe_layers`.
+    """
+    ordered = sorted(calls, key=lambda call: call[0])
+    indices = [index for index, _ in ordered]
     count = int(model.config.get_text_config().num_hidden_layers)
-    if not calls:
+    if not indices:
         raise HeadpruneError(
             f"{name} {why_not_seen(model)}",
             hint="headprune serves models with softmax attention behind that interface",
         )
-    indices = [index for index, _ in calls]
     if len(set(indices)) < len(indices) or not set(indices) <= set(range(count)):
         raise HeadpruneError(
             f"{name} calls attention as layers {', '.join(map(str, indices))} of {count}, expected "
@@ -57,14 +79,7 @@ def probe_layers(model: PreTrainedModel, source: str) -> Geometry:
         )
     left_out = tuple(index for index in range(count) if index not in indices)
     check_left_out(model, name, left_out)
-    return Geometry(
-        layers=tuple(heads for _, heads in sorted(calls, key=at_index)), left_out=left_out
-    )
-
-
-def at_index(call: tuple[int, LayerHeads]) -> int:
-    """The layer's index of a probed call."""
-    return call[0]
+    return Geometry(layers=tuple(heads for _, heads in ordered), left_out=left_out)
 
 
 def probe_calls(model: PreTrainedModel, name: str) -> list[tuple[int, LayerHeads]]:
@@ -72,12 +87,7 @@ def probe_calls(model: PreTrainedModel, name: str) -> list[tuple[int, LayerHeads
     calls: list[tuple[int, LayerHeads]] = []
 
     def handler(call: AttentionCall) -> Tensor:
-        heads = LayerHeads(
-            query_heads=call.query.shape[1],
-            kv_heads=call.key.shape[1],
-            head_dim=call.query.shape[3],
-        )
-        calls.append((call.layer, heads))
+        calls.append((call.layer, heads_of(call)))
         return attention(call).output
 
     ids = torch.zeros((1, 2), dtype=torch.long, device=model.device)
@@ -122,3 +132,12 @@ def check_left_out(model: PreTrainedModel, name: str, left_out: tuple[int, ...])
             f"{describe_layers(missed)}, and its configuration does not name them as layers "
             "without softmax attention"
         )
+
+
+def heads_of(call: AttentionCall) -> LayerHeads:
+    """The geometry of the layer that asks for attention."""
+    return LayerHeads(
+        query_heads=call.query.shape[1],
+        kv_heads=call.key.shape[1],
+        head_dim=call.query.shape[3],
+    )

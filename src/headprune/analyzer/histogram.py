@@ -10,30 +10,37 @@ that the threshold at 0 % calls nothing inactive.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headprune.analyzer.distribution import Distribution
+from headprune.errors import HeadpruneError
+
+Keys = NDArray[np.uint32]
+Counts = NDArray[np.unsignedinteger[Any]]
 
 BITS = 20
 RELATIVE_ERROR = 2.0**-11
 _DROPPED = 32 - BITS
 _SIGN = np.uint32(1 << 31)
-_COMPACT_ABOVE = 1 << 18
+_MAX_HEADS = 1 << (32 - BITS)
 
 
-def buckets_of(values: NDArray[np.float32]) -> NDArray[np.int64]:
+def buckets_of(values: NDArray[np.float32]) -> NDArray[np.uint32]:
     """The bucket of each value; buckets are ordered as the values are."""
-    bits = values.view(np.uint32)
+    bits = np.ascontiguousarray(values).view(np.uint32)
     # Negative floats count down as their bits count up: flip all their bits, else the sign alone.
-    ordered = np.where(bits & _SIGN, ~bits, bits | _SIGN)
-    return (ordered >> np.uint32(_DROPPED)).astype(np.int64)
+    negative = (bits.view(np.int32) >> 31).view(np.uint32)
+    ordered: NDArray[np.uint32] = bits ^ (negative | _SIGN)
+    ordered >>= np.uint32(_DROPPED)
+    return ordered
 
 
-def values_of(buckets: NDArray[np.int64]) -> NDArray[np.float64]:
+def values_of(buckets: NDArray[np.uint32]) -> NDArray[np.float64]:
     """The edge towards 0 of each bucket."""
-    low = (buckets.astype(np.uint64) << _DROPPED).astype(np.uint32)
+    low = buckets << np.uint32(_DROPPED)
     # A negative bucket runs from its lowest ordered code, its most negative value, towards 0.
     nearest = np.where(low & _SIGN, low, low | np.uint32((1 << _DROPPED) - 1))
     bits = np.where(nearest & _SIGN, nearest ^ _SIGN, ~nearest)
@@ -45,100 +52,116 @@ class Histogram:
     """Counts of one head's values.
 
     Attributes:
-        buckets: Occupied buckets, ascending.
-        counts: How many values fell into each.
+        buckets: Occupied buckets, ascending, uint32.
+        counts: How many values fell into each, an unsigned type as wide as they need.
         minimum: The smallest value.
         maximum: The largest value.
     """
 
-    buckets: NDArray[np.int64]
-    counts: NDArray[np.int64]
+    buckets: Keys
+    counts: Counts
     minimum: np.float32
     maximum: np.float32
 
     def distribution(self) -> Distribution:
         """The values as they read back, with the extremes exact."""
-        values, counts = values_of(self.buckets), self.counts
+        values, counts = values_of(self.buckets), self.counts.astype(np.int64)
         low, high = float(self.minimum), float(self.maximum)
         inner = np.clip(values, low, high)
         if counts.sum() == 1:
             return Distribution(np.array([low]), counts)
         # One of the values in the outer buckets is the extreme itself.
-        taken = counts.copy()
-        taken[0] -= 1
-        taken[-1] -= 1
+        counts[0] -= 1
+        counts[-1] -= 1
         return Distribution(
-            np.concatenate([[low], inner, [high]]), np.concatenate([[1], taken, [1]])
+            np.concatenate([[low], inner, [high]]), np.concatenate([[1], counts, [1]])
         )
-
-
-def merge(histograms: list[Histogram]) -> Histogram:
-    """The histogram of all values of several."""
-    buckets, counts = _combine(
-        np.concatenate([h.buckets for h in histograms]),
-        np.concatenate([h.counts for h in histograms]),
-    )
-    return Histogram(
-        buckets=buckets,
-        counts=counts,
-        minimum=min(h.minimum for h in histograms),
-        maximum=max(h.maximum for h in histograms),
-    )
-
-
-def _combine(
-    keys: NDArray[np.int64], counts: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    unique, inverse = np.unique(keys, return_inverse=True)
-    total = np.zeros(len(unique), np.int64)
-    np.add.at(total, inverse, counts)
-    return unique, total
 
 
 class HistogramTable:
     """Histograms of all heads of one layer, filled batch by batch.
 
+    A key is a head and a bucket in 32 bits. New keys wait until there are as many of them as keys
+    at rest, so that each is sorted a few times only; counts at rest are as narrow as they can be,
+    since most are small.
+
     Args:
-        heads: Number of heads.
+        heads: Number of heads, at most 4,096.
     """
 
     def __init__(self, heads: int) -> None:
+        if heads > _MAX_HEADS:
+            raise HeadpruneError(f"a layer has {heads} heads, expected at most {_MAX_HEADS}")
         self.heads = heads
-        self._keys: list[NDArray[np.int64]] = []
-        self._counts: list[NDArray[np.int64]] = []
-        self._pending = 0
+        self._keys: Keys = np.empty(0, np.uint32)
+        self._counts: Counts = np.empty(0, np.uint8)
+        self._pending: list[tuple[Keys, Counts | None]] = []
+        self._waiting = 0
         self._minimum = np.full(heads, np.inf, np.float32)
         self._maximum = np.full(heads, -np.inf, np.float32)
 
     def add(self, values: NDArray[np.float32]) -> None:
         """Count `[token, head]` values."""
-        self._minimum = np.minimum(self._minimum, values.min(axis=0))
-        self._maximum = np.maximum(self._maximum, values.max(axis=0))
-        keys = buckets_of(np.ascontiguousarray(values)) + (np.arange(self.heads) << BITS)
-        unique, counts = np.unique(keys, return_counts=True)
-        self._keys.append(unique)
-        self._counts.append(counts.astype(np.int64))
-        self._pending += len(unique)
-        if self._pending > _COMPACT_ABOVE:
-            self._compact()
+        rows = np.ascontiguousarray(values.T)
+        self._minimum = np.minimum(self._minimum, rows.min(axis=1))
+        self._maximum = np.maximum(self._maximum, rows.max(axis=1))
+        keys = buckets_of(rows)
+        keys |= self._head_bits()[:, None]
+        self._append(keys.ravel(), None)
 
-    def _compact(self) -> None:
-        keys, counts = _combine(np.concatenate(self._keys), np.concatenate(self._counts))
-        self._keys, self._counts = [keys], [counts]
-        self._pending = 0
+    def absorb(self, histograms: list[Histogram]) -> None:
+        """Count what other histograms have counted, one per head."""
+        self._minimum = np.minimum(self._minimum, [h.minimum for h in histograms])
+        self._maximum = np.maximum(self._maximum, [h.maximum for h in histograms])
+        keys = [h.buckets | bits for h, bits in zip(histograms, self._head_bits(), strict=True)]
+        self._append(np.concatenate(keys), np.concatenate([h.counts for h in histograms]))
 
     def histograms(self) -> list[Histogram]:
         """One histogram per head."""
-        self._compact()
-        keys, counts = self._keys[0], self._counts[0]
-        edges = np.searchsorted(keys, np.arange(self.heads + 1) << BITS)
-        mask = (1 << BITS) - 1
+        self._merge()
+        edges = [*np.searchsorted(self._keys, self._head_bits()), len(self._keys)]
         return [
             Histogram(
-                buckets=keys[edges[head] : edges[head + 1]] & mask,
-                counts=counts[edges[head] : edges[head + 1]],
+                buckets=self._keys[edges[head] : edges[head + 1]] & np.uint32((1 << BITS) - 1),
+                counts=self._counts[edges[head] : edges[head + 1]],
                 minimum=self._minimum[head],
                 maximum=self._maximum[head],
             )
             for head in range(self.heads)
         ]
+
+    def _head_bits(self) -> Keys:
+        return np.arange(self.heads, dtype=np.uint32) << np.uint32(BITS)
+
+    def _append(self, keys: Keys, counts: Counts | None) -> None:
+        self._pending.append((keys, counts))
+        self._waiting += len(keys)
+        if self._waiting > len(self._keys):
+            self._merge()
+
+    def _merge(self) -> None:
+        if not self._pending:
+            return
+        # Key and count side by side in 64 bits: sorting plain integers is several times as fast as
+        # sorting an order.
+        runs = [(self._keys, self._counts), *self._pending]
+        pairs = np.concatenate([pack(keys, counts) for keys, counts in runs])
+        pairs.sort()
+        keys = (pairs >> np.uint64(32)).astype(np.uint32)
+        pairs &= np.uint64(0xFFFFFFFF)
+        starts = np.concatenate([[0], np.flatnonzero(keys[1:] != keys[:-1]) + 1])
+        self._keys = keys[starts]
+        self._counts = narrow(np.add.reduceat(pairs, starts))
+        self._pending, self._waiting = [], 0
+
+
+def pack(keys: Keys, counts: Counts | None) -> NDArray[np.uint64]:
+    """Keys above counts in 64 bits; without counts, each key counts once."""
+    pairs = keys.astype(np.uint64) << np.uint64(32)
+    pairs |= np.uint64(1) if counts is None else counts.astype(np.uint64)
+    return pairs
+
+
+def narrow(counts: NDArray[Any]) -> Counts:
+    """Counts in the narrowest unsigned type that holds them."""
+    return counts.astype(np.min_scalar_type(int(counts.max())))

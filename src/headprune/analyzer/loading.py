@@ -12,10 +12,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-from headprune.analyzer.geometry import probe_layers
+from headprune.analyzer.geometry import Geometry, probe_layers
 from headprune.analyzer.sources import ModelFiles, find_model_files
+from headprune.analyzer.weights import hash_weights
 from headprune.errors import HeadpruneError, first_line
-from headprune.files import sha256_file
 from headprune.manifests.model import ModelInfo, TokenizerInfo
 
 if TYPE_CHECKING:
@@ -26,26 +26,91 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelSource:
+    """All of a model but its weights.
+
+    Attributes:
+        name: What the user called it: a directory or a hub id.
+        files: Where it was found.
+        config: Its configuration.
+        tokenizer: Its tokenizer.
+        tokenizer_info: Identity of the tokenizer and its BOS policy.
+        trust_remote_code: Whether model code that it brings may run.
+    """
+
+    name: str
+    files: ModelFiles
+    config: Any
+    tokenizer: PreTrainedTokenizerBase
+    tokenizer_info: TokenizerInfo
+    trust_remote_code: bool
+
+    @property
+    def max_positions(self) -> int | None:
+        """The longest sequence the model was made for, if it says so."""
+        length = getattr(self.config.get_text_config(), "max_position_embeddings", None)
+        return None if length is None else int(length)
+
+
+@dataclass(frozen=True, kw_only=True)
 class LoadedModel:
     """A model ready to run, with its identity.
 
     Attributes:
         model: In evaluation mode.
-        tokenizer: Its tokenizer.
         info: Identity and attention geometry.
-        tokenizer_info: Identity of the tokenizer and its BOS policy.
-        files: Where the model was read from.
+        source: Where it was read from, and its tokenizer.
     """
 
     model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
     info: ModelInfo
-    tokenizer_info: TokenizerInfo
-    files: ModelFiles
+    source: ModelSource
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """Its tokenizer."""
+        return self.source.tokenizer
+
+    @property
+    def tokenizer_info(self) -> TokenizerInfo:
+        """Identity of the tokenizer."""
+        return self.source.tokenizer_info
+
+    @property
+    def files(self) -> ModelFiles:
+        """Where the model was read from."""
+        return self.source.files
+
+
+def open_source(
+    name: str, *, revision: str | None = None, trust_remote_code: bool = False
+) -> ModelSource:
+    """Find a model directory or hub id, and read its configuration and tokenizer.
+
+    Args:
+        name: Directory, or hub id such as `meta-llama/Llama-3.2-1B`.
+        revision: Commit, tag or branch on the hub.
+        trust_remote_code: Run model code that the checkpoint brings along.
+
+    Raises:
+        HeadpruneError: No such model, no safetensors, not a decoder-only language model, or a
+            tokenizer that adds two BOS tokens.
+    """
+    files = find_model_files(name, revision=revision)
+    config = load_config(files.directory, name, trust_remote_code=trust_remote_code)
+    tokenizer = load_tokenizer(files.directory, name, trust_remote_code=trust_remote_code)
+    return ModelSource(
+        name=name,
+        files=files,
+        config=config,
+        tokenizer=tokenizer,
+        tokenizer_info=describe_tokenizer(tokenizer, name),
+        trust_remote_code=trust_remote_code,
+    )
 
 
 def load_model(
-    source: str,
+    name: str,
     *,
     revision: str | None = None,
     dtype: str = "auto",
@@ -54,47 +119,52 @@ def load_model(
     """Load a model directory or hub id; safetensors only.
 
     Args:
-        source: Directory, or hub id such as `meta-llama/Llama-3.2-1B`.
+        name: Directory, or hub id such as `meta-llama/Llama-3.2-1B`.
         revision: Commit, tag or branch on the hub.
         dtype: `float32`, `float16`, `bfloat16`, or `auto` for the checkpoint's own.
         trust_remote_code: Run model code that the checkpoint brings along.
 
     Raises:
-        HeadpruneError: No such model, no safetensors, incomplete weights, not a decoder-only
-            language model, or a tokenizer that adds two BOS tokens.
+        HeadpruneError: As `open_source`; or the weights are incomplete.
     """
-    files = find_model_files(source, revision=revision)
-    weights_sha256 = hash_weights(files.weights)
-    config = load_config(files.directory, source, trust_remote_code=trust_remote_code)
-    model = load_weights(
-        files.directory, source, config, dtype, trust_remote_code=trust_remote_code
+    source = open_source(name, revision=revision, trust_remote_code=trust_remote_code)
+    return load_whole(source, dtype)
+
+
+def load_whole(source: ModelSource, dtype: str, *, device_map: str | None = None) -> LoadedModel:
+    """Load all weights of a model.
+
+    Args:
+        source: The model.
+        dtype: As for `load_model`.
+        device_map: `auto` spreads the layers over all GPUs; None loads to the CPU.
+
+    Raises:
+        HeadpruneError: The weights are incomplete.
+    """
+    model = load_weights(source, dtype, device_map)
+    info = describe_model(
+        source,
+        weights_sha256=hash_weights(source.files.weights),
+        dtype=model.dtype,
+        geometry=probe_layers(model, source.name),
     )
-    tokenizer = load_tokenizer(files.directory, source, trust_remote_code=trust_remote_code)
-    geometry = probe_layers(model, source)
-    info = ModelInfo(
-        name=files.name,
-        revision=files.revision,
+    return LoadedModel(model=model, info=info, source=source)
+
+
+def describe_model(
+    source: ModelSource, *, weights_sha256: str, dtype: torch.dtype, geometry: Geometry
+) -> ModelInfo:
+    """What the manifest records of a model."""
+    return ModelInfo(
+        name=source.files.name,
+        revision=source.files.revision,
         weights_sha256=weights_sha256,
-        model_type=str(config.model_type),
-        dtype=str(model.dtype).removeprefix("torch."),
+        model_type=str(source.config.model_type),
+        dtype=str(dtype).removeprefix("torch."),
         layers=geometry.layers,
         left_out_layers=geometry.left_out,
     )
-    return LoadedModel(
-        model=model,
-        tokenizer=tokenizer,
-        info=info,
-        tokenizer_info=describe_tokenizer(tokenizer, source),
-        files=files,
-    )
-
-
-def hash_weights(weights: tuple[Path, ...]) -> str:
-    """SHA-256 over the names and hashes of the weight files, in the order of their names."""
-    digest = hashlib.sha256()
-    for path in sorted(weights, key=lambda p: p.name):
-        digest.update(f"{path.name} {sha256_file(path)}\n".encode())
-    return digest.hexdigest()
 
 
 def load_config(directory: Path, source: str, *, trust_remote_code: bool) -> Any:
@@ -120,33 +190,32 @@ def load_config(directory: Path, source: str, *, trust_remote_code: bool) -> Any
     return config
 
 
-def load_weights(
-    directory: Path, source: str, config: Any, dtype: str, *, trust_remote_code: bool
-) -> PreTrainedModel:
+def load_weights(source: ModelSource, dtype: str, device_map: str | None) -> PreTrainedModel:
     """The model with all of its weights, in evaluation mode."""
     model: PreTrainedModel
     report: dict[str, Any]
     try:
         model, report = AutoModelForCausalLM.from_pretrained(  # type: ignore[misc]
-            directory,
-            config=config,
+            source.files.directory,
+            config=source.config,
             dtype=DTYPES.get(dtype, "auto"),
             use_safetensors=True,
             local_files_only=True,
-            trust_remote_code=trust_remote_code,
+            trust_remote_code=source.trust_remote_code,
             output_loading_info=True,
+            device_map=device_map,
         )
     except Exception as error:
         # transformers and safetensors raise a dozen types here, each about these files.
         raise HeadpruneError(
-            f"cannot load the weights of {source}: {first_line(error)}",
+            f"cannot load the weights of {source.name}: {first_line(error)}",
             hint="check the directory, or download the model again",
         ) from error
     missing = sorted(report["missing_keys"]) + sorted(str(m) for m in report["mismatched_keys"])
     if missing:
         raise HeadpruneError(
-            f"the weights of {source} are incomplete: {len(missing)} tensors are missing or have "
-            f"another shape, such as {missing[0]}",
+            f"the weights of {source.name} are incomplete: {len(missing)} tensors are missing or "
+            f"have another shape, such as {missing[0]}",
             hint="check the directory, or download the model again",
         )
     model.train(mode=False)

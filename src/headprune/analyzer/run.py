@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+import psutil
 import torch
-from safetensors.numpy import save
-from torch import Tensor, nn
+from torch import nn
 
 from headprune import __version__
+from headprune.analyzer.batches import Batch, make_batches
 from headprune.analyzer.calibration import (
     DEFAULT_LENGTHS,
     DEFAULT_SEQUENCES,
@@ -20,20 +21,29 @@ from headprune.analyzer.calibration import (
     choose_sequences,
     load_documents,
 )
-from headprune.analyzer.capture import capture_layer
-from headprune.analyzer.collector import Collector
-from headprune.analyzer.histogram import RELATIVE_ERROR
-from headprune.analyzer.interception import AttentionCall, intercepted
-from headprune.analyzer.loading import LoadedModel, load_model
-from headprune.analyzer.projection import ProjectionNorm
+from headprune.analyzer.geometry import full_name, geometry_of
+from headprune.analyzer.journal import Journal
+from headprune.analyzer.layer_weights import LayerWeights
+from headprune.analyzer.loading import (
+    DTYPES,
+    ModelSource,
+    describe_model,
+    load_whole,
+    open_source,
+)
+from headprune.analyzer.profiling import Meter, profile
+from headprune.analyzer.ranks import Rank, connected, gather, launched_rank, wait
+from headprune.analyzer.score_table import ScoreTable
 from headprune.analyzer.scores import Score, find_scores
 from headprune.analyzer.sources import remember_directory
-from headprune.analyzer.thresholds import summarise
+from headprune.analyzer.streaming import stream
+from headprune.analyzer.summary import write_results
+from headprune.analyzer.weights import weights_size
 from headprune.errors import HeadpruneError, first_line
-from headprune.files import staged_file
-from headprune.manifests.files import write_manifest
-from headprune.manifests.model import DEFAULT_FRACTIONS, Manifest, RawScores
+from headprune.manifests.model import DEFAULT_FRACTIONS, Manifest, ModelInfo, Shard
 from headprune.manifests.show import describe_left_out
+
+MEMORY_SHARE = 0.8
 
 
 def _silent(_: str) -> None:
@@ -56,7 +66,13 @@ class AnalyzeRequest:
         seed: Seed of the documents, the lengths, and the control score.
         dtype: Data type of the model; `auto` is float32 on the CPU, as the exported graph will be,
             and the checkpoint's own elsewhere.
-        device: PyTorch device.
+        device: PyTorch device; `cuda` is this process's own GPU; `auto` spreads the layers over all
+            GPUs.
+        stream: Read the weights a layer at a time; None: if they exceed `memory`.
+        memory: Bytes that the weights may take; None: most of what is free.
+        shard: (index, count) of a share of the batches, for `headprune manifest merge`.
+        resume: Go on with an interrupted analysis.
+        restart: Throw away an interrupted analysis.
         revision: Commit, tag or branch on the hub.
         trust_remote_code: Run model code from the checkpoint.
         progress: Told what happens, a line at a time.
@@ -73,77 +89,224 @@ class AnalyzeRequest:
     seed: int = 0
     dtype: str = "auto"
     device: str = "cpu"
+    stream: bool | None = None
+    memory: int | None = None
+    shard: Shard | None = None
+    resume: bool = False
+    restart: bool = False
     revision: str | None = None
     trust_remote_code: bool = False
     progress: Callable[[str], None] = _silent
 
 
-def analyze(request: AnalyzeRequest) -> Manifest:
+def analyze(request: AnalyzeRequest) -> Manifest | None:
     """Profile a model and write the manifest and, beside it, the raw scores.
+
+    Returns:
+        The manifest; None in all processes of a launcher but the first.
 
     Raises:
         HeadpruneError: The model, the calibration text or an option cannot be used.
     """
     scores = find_scores(request.scores)
-    device = find_device(request.device)
-    source, documents = load_documents(request.calibration, request.sequences)
+    rank = launched_rank()
+    shard = share_of(request, rank)
+    device = find_device(request.device, rank)
+    source_name, documents = load_documents(request.calibration, request.sequences)
     request.progress(f"loading {request.model}")
-    loaded = load_model(
-        request.model,
-        revision=request.revision,
-        dtype="float32" if request.dtype == "auto" and device.type == "cpu" else request.dtype,
-        trust_remote_code=request.trust_remote_code,
+    source = open_source(
+        request.model, revision=request.revision, trust_remote_code=request.trust_remote_code
     )
-    if loaded.info.left_out_layers:
-        request.progress(f"leaving out {describe_left_out(loaded.info)}")
-    remember_directory(loaded.info.weights_sha256, loaded.files.directory)
     calibration = choose_sequences(
         documents,
-        loaded.tokenizer,
-        source=source,
+        source.tokenizer,
+        source=source_name,
         sequences=request.sequences,
         lengths=request.lengths,
-        max_positions=getattr(loaded.model.config, "max_position_embeddings", None),
+        max_positions=source.max_positions,
         seed=request.seed,
     )
-    nn.Module.to(loaded.model, device)
-    collector = profile(
-        loaded,
-        calibration,
-        scores,
-        batch_size=request.batch_size,
-        seed=request.seed,
-        progress=request.progress,
+    dtype = "float32" if request.dtype == "auto" and device.type == "cpu" else request.dtype
+    streamed = must_stream(request, source, dtype, device)
+    batches = make_batches(
+        calibration.sequences,
+        request.batch_size,
+        shard=(shard.index, shard.count) if shard else (0, 1),
     )
-    request.progress("summarising the scores")
-    manifest = Manifest(
-        tool_version=__version__,
-        model=loaded.info,
-        tokenizer=loaded.tokenizer_info,
-        calibration=calibration.info,
-        scores={
-            score.id: summarise(
-                collector.distributions(score),
-                granularity=score.granularity,
-                inactive_when=score.inactive_when,
+    table = ScoreTable(scores, len(calibration.sequences))
+    with (
+        connected(rank),
+        Journal(
+            journal_directory(request.output, shard),
+            plan_of(request, source, calibration, dtype=dtype, streamed=streamed, shard=shard),
+            table,
+            resume=request.resume,
+            restart=request.restart,
+        ) as journal,
+    ):
+        run = profile_streamed if streamed else profile_whole
+        info = run(request, source, batches, scores, journal, dtype=dtype, device=device)
+        if info.left_out_layers:
+            request.progress(f"leaving out {describe_left_out(info)}")
+        remember_directory(info.weights_sha256, source.files.directory)
+        manifest = None
+        gather(table, rank)
+        if rank.index == 0:
+            request.progress("summarising the scores")
+            manifest = write_results(
+                request.output,
+                table,
+                scores,
+                model=info,
+                tokenizer=source.tokenizer_info,
+                calibration=calibration.info,
                 fractions=request.fractions,
+                shard=request.shard,
             )
-            for score in scores
-        },
-        raw_scores=write_raw_scores(collector, request.output.parent),
-    )
-    write_manifest(manifest, request.output)
+        wait(rank)
+        journal.finish()
     return manifest
 
 
-def find_device(name: str) -> torch.device:
+def profile_whole(
+    request: AnalyzeRequest,
+    source: ModelSource,
+    batches: Sequence[Batch],
+    scores: Sequence[Score],
+    journal: Journal,
+    *,
+    dtype: str,
+    device: torch.device,
+) -> ModelInfo:
+    """Profile with all weights in memory."""
+    spread = request.device == "auto"
+    loaded = load_whole(source, dtype, device_map="auto" if spread else None)
+    if not spread:
+        nn.Module.to(loaded.model, device)
+    profile(
+        loaded.model,
+        batches,
+        scores,
+        record=journal.record,
+        done=journal.done,
+        meter=Meter(sum(batch.size for batch in batches), request.progress, unit="tokens"),
+        seed=request.seed,
+    )
+    return loaded.info
+
+
+def profile_streamed(
+    request: AnalyzeRequest,
+    source: ModelSource,
+    batches: Sequence[Batch],
+    scores: Sequence[Score],
+    journal: Journal,
+    *,
+    dtype: str,
+    device: torch.device,
+) -> ModelInfo:
+    """Profile with the weights of one layer in memory at a time."""
+    weights = LayerWeights(source, dtype, device, journal.directory / "weights.json")
+    total = len(weights.layers) * sum(batch.size for batch in batches)
+    geometry = stream(
+        weights,
+        batches,
+        scores,
+        directory=journal.directory,
+        record=journal.record,
+        done=journal.done,
+        meter=Meter(total, request.progress, unit="layer tokens"),
+        seed=request.seed,
+    )
+    request.progress("hashing the remaining weights")
+    return describe_model(
+        source,
+        weights_sha256=weights.identity(),
+        dtype=weights.model.dtype,
+        geometry=geometry_of(
+            weights.model, full_name(weights.model, source.name), geometry.items()
+        ),
+    )
+
+
+def share_of(request: AnalyzeRequest, rank: Rank) -> Shard | None:
+    """The share of the batches that this process profiles; None for all."""
+    if rank.count > 1 and request.shard:
+        raise HeadpruneError(
+            "a launcher with several processes and --shard cannot be used together",
+            hint="leave out --shard: the launched processes share the work and merge by themselves",
+        )
+    return Shard(index=rank.index, count=rank.count) if rank.count > 1 else request.shard
+
+
+def must_stream(
+    request: AnalyzeRequest, source: ModelSource, dtype: str, device: torch.device
+) -> bool:
+    """Whether to read the weights a layer at a time, and say so."""
+    if request.stream is not None:
+        return request.stream
+    needed = weights_size(source.files.weights, DTYPES.get(dtype))
+    budget = request.memory
+    if budget is None and device.type == "cpu" and request.device != "auto":
+        budget = int(MEMORY_SHARE * psutil.virtual_memory().available)
+    if budget is None or needed <= budget:
+        return False
+    request.progress(
+        f"streaming the weights: {needed / 1e9:.1f} GB exceed the memory budget of "
+        f"{budget / 1e9:.1f} GB"
+    )
+    return True
+
+
+def journal_directory(output: Path, shard: Shard | None) -> Path:
+    """Where an unfinished analysis keeps what it found."""
+    part = f".{shard.index + 1}-of-{shard.count}" if shard else ""
+    return output.with_name(f"{output.name}{part}.partial")
+
+
+def plan_of(
+    request: AnalyzeRequest,
+    source: ModelSource,
+    calibration: CalibrationSet,
+    *,
+    dtype: str,
+    streamed: bool,
+    shard: Shard | None,
+) -> dict[str, Any]:
+    """All that decides what an analysis finds; an interrupted one goes on under the same alone."""
+    weights = [(path.name, path.stat()) for path in source.files.weights]
+    return {
+        "version": __version__,
+        "weights": [[name, stat.st_size, stat.st_mtime_ns] for name, stat in weights],
+        "tokenizer": source.tokenizer_info.sha256,
+        "calibration": json_types(asdict(calibration.info)),
+        "scores": list(request.scores),
+        "batch size": request.batch_size,
+        "seed": request.seed,
+        "dtype": dtype,
+        "device": request.device,
+        "streaming": streamed,
+        "shard": json_types(asdict(shard)) if shard else None,
+    }
+
+
+def json_types(value: Any) -> Any:
+    """The value as it reads back from JSON."""
+    return json.loads(json.dumps(value))
+
+
+def find_device(name: str, rank: Rank) -> torch.device:
     """The PyTorch device of that name, if this machine has it.
+
+    Of several launched processes, each takes the GPU of its own number.
 
     Raises:
         HeadpruneError: There is no such device here.
     """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        device = torch.device(name)
+        device = torch.device(f"cuda:{rank.local}" if name == "cuda" else name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         raise HeadpruneError(
@@ -151,91 +314,3 @@ def find_device(name: str) -> torch.device:
             hint="pass --device cpu, or cuda:0 where PyTorch finds a GPU",
         ) from error
     return device
-
-
-def profile(
-    loaded: LoadedModel,
-    calibration: CalibrationSet,
-    scores: Sequence[Score],
-    *,
-    batch_size: int = 1,
-    seed: int = 0,
-    progress: Callable[[str], None] = _silent,
-) -> Collector:
-    """Run the calibration set through the model once and collect every score.
-
-    Args:
-        loaded: The model; its language-model head is not run.
-        calibration: Token ids.
-        scores: Scores to compute.
-        batch_size: Sequences in one forward.
-        seed: Seed of seeded scores.
-        progress: Told how far it is.
-    """
-    model = loaded.model
-    collector = Collector(
-        scores,
-        loaded.info.layers,
-        len(calibration.sequences),
-        indices=loaded.info.layer_indices,
-    )
-    projection = ProjectionNorm()
-    weights = any(score.reads_weights for score in scores)
-    started, done = time.monotonic(), 0
-    for numbers in batches(calibration.sequences, batch_size):
-
-        def handler(call: AttentionCall, numbers: tuple[int, ...] = numbers) -> Tensor:
-            capture = capture_layer(
-                call, weights=weights, projection=projection, sequences=numbers, seed=seed
-            )
-            collector.add(capture)
-            return capture.output
-
-        ids, mask = pad([calibration.sequences[number] for number in numbers])
-        with torch.inference_mode(), intercepted(model, handler):
-            model.base_model(
-                input_ids=ids.to(model.device),
-                attention_mask=mask.to(model.device),
-                use_cache=False,
-            )
-        done += int(mask.sum())
-        progress(describe_rate(done, calibration.info.tokens, time.monotonic() - started))
-    return collector
-
-
-def batches(sequences: Sequence[Sequence[int]], size: int) -> Iterator[tuple[int, ...]]:
-    """Numbers of the sequences of each batch, alike in length, the longest first."""
-    order = sorted(range(len(sequences)), key=lambda number: (-len(sequences[number]), number))
-    for start in range(0, len(order), size):
-        yield tuple(order[start : start + size])
-
-
-def pad(sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Token ids and attention mask of a batch, padded on the right: `[batch, position]` each.
-
-    The padding id is 0: padding is known by the mask alone, never by an id.
-    """
-    longest = max(len(ids) for ids in sequences)
-    tokens = torch.zeros((len(sequences), longest), dtype=torch.long)
-    mask = torch.zeros((len(sequences), longest), dtype=torch.long)
-    for row, ids in enumerate(sequences):
-        tokens[row, : len(ids)] = torch.tensor(ids)
-        mask[row, : len(ids)] = 1
-    return tokens, mask
-
-
-def describe_rate(done: int, total: int, seconds: float) -> str:
-    """One line of progress: tokens, rate and time left."""
-    rate = done / max(seconds, 1e-9)
-    left = int((total - done) / max(rate, 1e-9))
-    return f"profiled {done:,}/{total:,} tokens, {rate:,.0f}/s, {left // 60}:{left % 60:02d} left"
-
-
-def write_raw_scores(collector: Collector, folder: Path) -> RawScores:
-    """Write the raw scores to a file that carries the start of its own hash in its name."""
-    content = save(collector.tensors(), metadata={"format": "headprune raw scores 1"})
-    digest = hashlib.sha256(content).hexdigest()
-    name = f"scores-{digest[:16]}.safetensors"
-    with staged_file(folder / name) as staging:
-        staging.write_bytes(content)
-    return RawScores(file=name, sha256=digest, relative_error=RELATIVE_ERROR)

@@ -60,6 +60,7 @@ def run_demo(output: Path, *, negative_control: bool, progress: Callable[[str], 
             model=str(model_directory()),
             output=files.manifest,
             calibration="builtin",
+            restart=True,
             progress=progress,
         )
     )

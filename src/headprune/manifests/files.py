@@ -17,16 +17,27 @@ from headprune.schemas.validation import read_document, validate
 SCHEMA = "manifest-v1"
 
 
-def read_manifest(path: Path) -> Manifest:
+def read_manifest(path: Path, *, shards: bool = False) -> Manifest:
     """Read and validate a manifest.
 
+    Args:
+        path: The file.
+        shards: Also accept the manifest of one shard of an analysis.
+
     Raises:
-        HeadpruneError: The file is missing, not JSON, or does not follow the schema.
+        HeadpruneError: The file is missing, not JSON, does not follow the schema, or is that of a
+            shard where the whole is wanted.
     """
     command = f"headprune analyze --model DIR -o {path}"
     document = read_document(path, SCHEMA, what="manifest", command=command)
     manifest = cattrs.structure(document, Manifest)
     check_shapes(manifest, where=str(path))
+    if manifest.shard is not None and not shards:
+        raise HeadpruneError(
+            f"{path} is shard {manifest.shard.index + 1} of {manifest.shard.count}, expected the "
+            "manifest of a whole analysis",
+            hint="headprune manifest merge SHARD.json … -o manifest.json",
+        )
     return manifest
 
 

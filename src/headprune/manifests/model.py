@@ -46,7 +46,7 @@ class ModelInfo:
     Attributes:
         name: Hub id, or the last part of the directory's path.
         revision: Commit of the hub repository, if it came from the hub.
-        weights_sha256: SHA-256 over the names and contents of the safetensors files.
+        weights_sha256: SHA-256 over the names, types, shapes and contents of all tensors.
         model_type: `model_type` of the configuration.
         dtype: Data type the analysis ran in, such as `float32`.
         layers: Geometry of every layer with softmax attention, in order.
@@ -260,6 +260,19 @@ class OperatingPoint:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Shard:
+    """Which share of the calibration set a partial analysis covers.
+
+    Attributes:
+        index: From 0.
+        count: How many there are.
+    """
+
+    index: int
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Artefact:
     """The exported files that this manifest lies beside.
 
@@ -289,4 +302,5 @@ class Manifest:
     gate: Gate | None = None
     operating_points: tuple[OperatingPoint, ...] = ()
     artefact: Artefact | None = None
+    shard: Shard | None = None
     schema_version: str = field(default=SCHEMA_VERSION)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from headprune.analyzer.distribution import Distribution, distribution_of
-from headprune.analyzer.histogram import Histogram
+from headprune.analyzer.distribution import Distribution
+from headprune.analyzer.score_table import distributions_of
 from headprune.errors import HeadpruneError
 from headprune.files import sha256_file
 from headprune.manifests.model import Manifest
-
-Tensors = dict[str, NDArray[np.generic]]
 
 
 def inactive_shares(
@@ -46,36 +43,10 @@ def inactive_shares(
 def read_distributions(manifest: Manifest, folder: Path, score: str) -> list[list[Distribution]]:
     """The distribution of a score per layer and head, from the raw file."""
     tensors = read_tensors(manifest, folder)
-    heads = [layer.query_heads for layer in manifest.model.layers]
-    if manifest.scores[score].granularity == "sequence":
-        raw = tensors[f"sequence.{score}"].astype(np.float32)
-        return [
-            [distribution_of(raw[:, layer, head]) for head in range(count)]
-            for layer, count in enumerate(heads)
-        ]
-    flat = iter(read_histograms(tensors, score))
-    return [[next(flat).distribution() for _ in range(count)] for count in heads]
+    return distributions_of(tensors, score, manifest.scores[score].granularity)
 
 
-def read_histograms(tensors: Tensors, score: str) -> list[Histogram]:
-    """The histograms of a token score, layer by layer and head by head."""
-    part = {
-        name: tensors[f"token.{score}.{name}"]
-        for name in ("bucket", "count", "offset", "minimum", "maximum")
-    }
-    offset = part["offset"].astype(np.int64)
-    return [
-        Histogram(
-            buckets=part["bucket"][low:high].astype(np.int64),
-            counts=part["count"][low:high].astype(np.int64),
-            minimum=np.float32(part["minimum"][index]),
-            maximum=np.float32(part["maximum"][index]),
-        )
-        for index, (low, high) in enumerate(pairwise(offset))
-    ]
-
-
-def read_tensors(manifest: Manifest, folder: Path) -> Tensors:
+def read_tensors(manifest: Manifest, folder: Path) -> dict[str, NDArray[Any]]:
     """All raw scores, checked against the hash in the manifest."""
     hint = (
         "make the manifest anew with headprune analyze, or keep its scores-*.safetensors beside it"
@@ -87,5 +58,5 @@ def read_tensors(manifest: Manifest, folder: Path) -> Tensors:
         raise HeadpruneError(f"this needs the raw scores, but there is no {path}", hint=hint)
     if sha256_file(path) != manifest.raw_scores.sha256:
         raise HeadpruneError(f"{path} is not the file the manifest was written with", hint=hint)
-    tensors: Tensors = load_file(path)
+    tensors: dict[str, NDArray[Any]] = load_file(path)
     return tensors
