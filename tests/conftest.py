@@ -69,7 +69,9 @@ def demo_model() -> Path:
     return model_directory()
 
 
-def save_model(family: str, directory: Path, *, bos: bool = True) -> Path:
+def save_model(
+    family: str, directory: Path, *, bos: bool = True, model: PreTrainedModel | None = None
+) -> Path:
     """A random model's directory, with a byte-level tokenizer of its vocabulary."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
@@ -86,7 +88,7 @@ def save_model(family: str, directory: Path, *, bos: bool = True) -> Path:
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
     ).save_pretrained(directory)
-    build_model(family).save_pretrained(directory)
+    (build_model(family) if model is None else model).save_pretrained(directory)
     return directory
 
 

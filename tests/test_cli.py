@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from transformers import BertConfig, BertForMaskedLM
+from transformers import BertConfig, BertForMaskedLM, MambaConfig, MambaForCausalLM
 
 from headprune import cli
 from headprune.errors import ExitCode, HeadpruneError
@@ -95,6 +95,11 @@ def encoder(folder: Path) -> None:
     BertForMaskedLM(config).save_pretrained(folder)
 
 
+def linear_attention(folder: Path) -> None:
+    config = MambaConfig(vocab_size=300, hidden_size=16, num_hidden_layers=1, state_size=4)
+    MambaForCausalLM(config).save_pretrained(folder)
+
+
 def without_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
 
@@ -136,6 +141,7 @@ def two_bos(folder: Path) -> None:
 
 BAD_MODELS = {
     "encoder": (encoder, "BertForMaskedLM, expected a decoder-only"),
+    "linear attention": (linear_attention, "(mamba) has no softmax attention in any layer"),
     "without weights": (without_weights, "holds no weights"),
     "pickled": (pickled_weights, "holds no weights"),
     "without config": (without_config, "no config.json"),

@@ -8,30 +8,41 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 
-def attention_weights(query: Array, key: Array, scale: float, window: int | None = None) -> Array:
-    """A, `[head, position, position]`, from q `[head, position, d]` and k `[kv_head, …]`."""
+def attention_weights(
+    query: Array,
+    key: Array,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Array | None = None,
+) -> Array:
+    """A, `[head, position, position]`, from q `[head, position, d]` and k `[kv_head, …]`.
+
+    With sinks, a learned score per head, A holds the weights on real tokens alone.
+    """
     heads, length, _ = query.shape
-    groups = heads // key.shape[0]
-    weights = np.zeros((heads, length, length))
-    for head in range(heads):
-        for i in range(length):
-            first = 0 if window is None else max(0, i - window + 1)
-            scores = scale * key[head // groups, first : i + 1] @ query[head, i]
-            exponentials = np.exp(scores - scores.max())
-            weights[head, i, first : i + 1] = exponentials / exponentials.sum()
-    return weights
+    keys = key.repeat(heads // key.shape[0], axis=0)
+    scores = scale * query @ keys.transpose(0, 2, 1)
+    if softcap is not None:
+        scores = softcap * np.tanh(scores / softcap)
+    i, j = np.mgrid[:length, :length]
+    seen = (j <= i) if window is None else (j <= i) & (i - j < window)
+    scores = np.where(seen, scores, -np.inf)
+    highest = scores.max(-1, keepdims=True)
+    rest = np.zeros((heads, 1, 1))
+    if sinks is not None:
+        highest = np.maximum(highest, sinks[:, None, None])
+        rest = np.exp(sinks[:, None, None] - highest)
+    exponentials = np.exp(scores - highest)
+    return exponentials / (exponentials.sum(-1, keepdims=True) + rest)
 
 
-def quantities(
-    query: Array, key: Array, value: Array, projection: Array, scale: float, window: int | None
-) -> dict[str, Array]:
+def quantities(weights: Array, value: Array, projection: Array) -> dict[str, Array]:
     """The per-token quantities, `[position, head]`; `projection` is `[head * d, hidden]`."""
-    weights = attention_weights(query, key, scale, window)
-    heads, _, head_dim = query.shape
-    groups = heads // key.shape[0]
-    values = np.stack([value[head // groups] for head in range(heads)])
+    heads = weights.shape[0]
+    values = value.repeat(heads // value.shape[0], axis=0)
     outputs = weights @ values
-    slices = projection.reshape(heads, head_dim, -1)
+    slices = projection.reshape(heads, value.shape[-1], -1)
     logs = np.log(weights, where=weights > 0, out=np.zeros_like(weights))
     return {
         "first_weight": weights[:, :, 0].T,

@@ -19,6 +19,7 @@ from headprune.files import sha256_file
 from headprune.manifests import read_manifest
 from headprune.manifests.gates import choose_gate
 from headprune.manifests.raw import inactive_shares
+from tests.analyzer import families
 from tests.conftest import save_model
 
 
@@ -141,14 +142,26 @@ def test_missing_or_changed_raw_scores_are_refused(llama_manifest: Path, tmp_pat
         inactive_shares(manifest, tmp_path, "ahon", 0.123)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "mistral", "qwen2"])
+@pytest.mark.parametrize("family", ["gpt2", "mistral", "qwen2", "gemma2", "gpt-oss"])
 def test_other_families_are_profiled_without_code_of_their_own(
     family: str, text_file: Path, tmp_path: Path
 ) -> None:
-    model = save_model(family, tmp_path / family)
+    model = save_model(family, tmp_path / family, model=families.build_model(family))
     manifest = analyze(request(model, text_file, tmp_path / "m.json", sequences=3))
-    assert manifest.model.model_type == family
+    assert manifest.model.model_type == family.replace("-", "_")
+    assert manifest.model.left_out_layers == ()
     assert json.loads((tmp_path / "m.json").read_text())["model"]["name"] == family
+
+
+def test_a_family_without_sdpa_attention_is_streamed_too(text_file: Path, tmp_path: Path) -> None:
+    model = save_model("gemma2", tmp_path / "gemma2", model=families.build_model("gemma2"))
+    whole = analyze(request(model, text_file, tmp_path / "a" / "m.json", sequences=3))
+    streamed = analyze(
+        request(model, text_file, tmp_path / "b" / "m.json", sequences=3, stream=True)
+    )
+    assert whole is not None
+    assert streamed is not None
+    assert streamed.scores == whole.scores
 
 
 def test_a_failed_run_leaves_no_file(llama_directory: Path, tmp_path: Path) -> None:

@@ -10,16 +10,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
-from transformers.masking_utils import AttentionMaskInterface
+from transformers.masking_utils import AttentionMaskInterface, causal_mask_function
 
 from headprune.errors import HeadpruneError
 
 IMPLEMENTATION = "headprune"
+PATTERN = "_headprune_pattern"
+SPARSE = ("indices", "block_indices")
+DECODER_HINT = "headprune scores decoder-only models with rotary or absolute positions"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +60,19 @@ Handler = Callable[[AttentionCall], Tensor]
 _handler: ContextVar[Handler] = ContextVar("headprune_attention_handler")
 
 
+@dataclass(frozen=True, kw_only=True)
+class MaskPattern:
+    """What a model's mask hides besides padding and the future.
+
+    Attributes:
+        window: Width of the sliding window; None for full attention.
+        padded: Whether the model was given an attention mask.
+    """
+
+    window: int | None
+    padded: bool
+
+
 def attend(
     module: nn.Module,
     query: Tensor,
@@ -68,46 +84,126 @@ def attend(
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
-    is_causal: bool | None = None,
-    position_bias: Tensor | None = None,
-    **_: Any,
+    **others: Any,
 ) -> tuple[Tensor, None]:
     """The attention function registered with transformers; hands the call to the handler."""
-    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    if not causal or query.shape[2] != key.shape[2] or position_bias is not None:
-        what = type(module).__name__
-        raise HeadpruneError(
-            f"{what} is not causal self-attention over one whole sequence without position bias",
-            hint="headprune scores decoder-only models with rotary or absolute positions",
-        )
-    if value.shape[-1] != query.shape[-1]:
-        raise HeadpruneError(
-            f"{type(module).__name__} has values of width {value.shape[-1]} and queries of width "
-            f"{query.shape[-1]}, expected one head_dim (multi-head latent attention is not served)"
-        )
+    # Not every family that masks by a window passes its width on: the mask is the truth.
+    pattern = getattr(
+        attention_mask,
+        PATTERN,
+        MaskPattern(window=sliding_window, padded=attention_mask is not None),
+    )
     call = AttentionCall(
         module=module,
-        layer=cast("int", module.layer_idx),
+        layer=layer_index(module),
         query=query,
         key=key,
         value=value,
-        mask=attention_mask,
+        mask=attention_mask if pattern.padded else None,
         scale=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
-        window=sliding_window,
+        window=pattern.window,
         softcap=softcap,
         sinks=s_aux,
     )
+    check_served(call, others)
     return _handler.get()(call), None
 
 
+def check_served(call: AttentionCall, others: dict[str, Any]) -> None:
+    """Raise unless the scores are defined for this attention, and the call says all of it.
+
+    Args:
+        call: What the model asks for.
+        others: Further arguments that it gave.
+
+    Raises:
+        HeadpruneError: Another kind of attention.
+    """
+    what = type(call.module).__name__
+    causal = others.get("is_causal")
+    causal = getattr(call.module, "is_causal", True) if causal is None else causal
+    biased = others.get("position_bias") is not None
+    if not causal or call.query.shape[2] != call.key.shape[2] or biased:
+        raise HeadpruneError(
+            f"{what} is not causal self-attention over one whole sequence without position bias",
+            hint=DECODER_HINT,
+        )
+    if any(others.get(name) is not None for name in SPARSE):
+        raise HeadpruneError(
+            f"{what} attends to tokens that it selects itself (sparse attention), expected all "
+            "tokens or a sliding window",
+            hint=DECODER_HINT,
+        )
+    if call.mask is not None and call.mask.dim() != 2:  # noqa: PLR2004  [batch, position]
+        raise HeadpruneError(
+            f"{what} brings an attention mask of its own, of shape {tuple(call.mask.shape)}, "
+            "expected one that transformers builds",
+            hint=DECODER_HINT,
+        )
+    if call.value.shape[-1] != call.query.shape[-1]:
+        raise HeadpruneError(
+            f"{what} has values of width {call.value.shape[-1]} and queries of width "
+            f"{call.query.shape[-1]}, expected one head_dim (multi-head latent attention is not "
+            "served)"
+        )
+
+
+def layer_index(module: nn.Module) -> int:
+    """The index that an attention module gives itself.
+
+    Raises:
+        HeadpruneError: It has none.
+    """
+    index = getattr(module, "layer_idx", None)
+    if not isinstance(index, int):
+        raise HeadpruneError(f"{type(module).__name__} does not say which layer it is (layer_idx)")
+    return index
+
+
 def padding_mask(
-    *, kv_length: int, attention_mask: Tensor | None = None, **_: Any
-) -> Tensor | None:
+    *,
+    batch_size: int,
+    kv_length: int,
+    mask_function: Callable[..., Any] = causal_mask_function,
+    attention_mask: Tensor | None = None,
+    local_size: int | None = None,
+    use_vmap: bool = False,
+    device: torch.device | str = "cpu",
+    config: Any = None,
+    **_: Any,
+) -> Tensor:
     """The mask function registered with transformers: the two-dimensional mask itself.
 
-    No `position × position` mask is built; causality and windows are `attend`'s own affair.
+    No `position × position` mask is built; causality and windows are `attend`'s own affair. The
+    window goes with the mask, because the model gives each layer the mask of its kind.
     """
-    return None if attention_mask is None else attention_mask[:, -kv_length:].to(torch.bool)
+    if use_vmap or not is_causal_window(mask_function, local_size, device):
+        raise HeadpruneError(
+            f"{getattr(config, 'model_type', 'the model')} masks its attention by another rule "
+            "than causal attention, whole or over a sliding window (such as chunks or both ways)",
+            hint=DECODER_HINT,
+        )
+    if attention_mask is None:
+        mask = torch.ones((batch_size, kv_length), dtype=torch.bool, device=device)
+    else:
+        mask = attention_mask[:, -kv_length:].to(torch.bool)
+    setattr(mask, PATTERN, MaskPattern(window=local_size, padded=attention_mask is not None))
+    return mask
+
+
+def is_causal_window(
+    mask_function: Callable[..., Any], window: int | None, device: torch.device | str
+) -> bool:
+    """Whether a mask rule is causal attention over a window, tried where chunks would differ."""
+    row = 1 if window is None else window
+    columns = torch.tensor([0, 1, row, row + 1], device=device)
+    rows = torch.full_like(columns, row)
+    nowhere = torch.zeros_like(columns)
+    allowed = mask_function(nowhere, nowhere, rows, columns)
+    expected = columns <= rows
+    if window is not None:
+        expected &= columns > rows - window
+    return bool((allowed == expected).all())
 
 
 AttentionInterface.register(IMPLEMENTATION, attend)

@@ -179,7 +179,6 @@ def empty_model(source: ModelSource, dtype: str) -> PreTrainedModel:
             model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
                 source.config,
                 dtype=chosen,
-                attn_implementation="sdpa",
                 trust_remote_code=source.trust_remote_code,
             )
     except Exception as error:

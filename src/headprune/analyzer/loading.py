@@ -13,11 +13,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from headprune.analyzer.bos import leading_bos
-from headprune.analyzer.geometry import probe_layers
+from headprune.analyzer.geometry import Geometry, probe_layers
 from headprune.analyzer.sources import ModelFiles, find_model_files
 from headprune.analyzer.weights import hash_weights
 from headprune.errors import HeadpruneError, first_line
-from headprune.manifests.model import LayerHeads, ModelInfo, TokenizerInfo
+from headprune.manifests.model import ModelInfo, TokenizerInfo
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -148,13 +148,13 @@ def load_whole(source: ModelSource, dtype: str, *, device_map: str | None = None
         source,
         weights_sha256=hash_weights(source.files.weights),
         dtype=model.dtype,
-        layers=probe_layers(model, source.name),
+        geometry=probe_layers(model, source.name),
     )
     return LoadedModel(model=model, info=info, source=source)
 
 
 def describe_model(
-    source: ModelSource, *, weights_sha256: str, dtype: torch.dtype, layers: tuple[LayerHeads, ...]
+    source: ModelSource, *, weights_sha256: str, dtype: torch.dtype, geometry: Geometry
 ) -> ModelInfo:
     """What the manifest records of a model."""
     return ModelInfo(
@@ -163,7 +163,8 @@ def describe_model(
         weights_sha256=weights_sha256,
         model_type=str(source.config.model_type),
         dtype=str(dtype).removeprefix("torch."),
-        layers=layers,
+        layers=geometry.layers,
+        left_out_layers=geometry.left_out,
     )
 
 
@@ -199,7 +200,6 @@ def load_weights(source: ModelSource, dtype: str, device_map: str | None) -> Pre
             source.files.directory,
             config=source.config,
             dtype=DTYPES.get(dtype, "auto"),
-            attn_implementation="sdpa",
             use_safetensors=True,
             local_files_only=True,
             trust_remote_code=source.trust_remote_code,

@@ -21,6 +21,7 @@ from headprune.analyzer.calibration import (
     choose_sequences,
     load_documents,
 )
+from headprune.analyzer.geometry import full_name, geometry_of
 from headprune.analyzer.journal import Journal
 from headprune.analyzer.layer_weights import LayerWeights
 from headprune.analyzer.loading import (
@@ -40,6 +41,7 @@ from headprune.analyzer.summary import write_results
 from headprune.analyzer.weights import weights_size
 from headprune.errors import HeadpruneError, first_line
 from headprune.manifests.model import DEFAULT_FRACTIONS, Manifest, ModelInfo, Shard
+from headprune.manifests.show import describe_left_out
 
 MEMORY_SHARE = 0.8
 
@@ -142,6 +144,8 @@ def analyze(request: AnalyzeRequest) -> Manifest | None:
     ):
         run = profile_streamed if streamed else profile_whole
         info = run(request, source, batches, scores, journal, dtype=dtype, device=device)
+        if info.left_out_layers:
+            request.progress(f"leaving out {describe_left_out(info)}")
         remember_directory(info.weights_sha256, source.files.directory)
         manifest = None
         gather(table, rank)
@@ -218,7 +222,9 @@ def profile_streamed(
         source,
         weights_sha256=weights.identity(),
         dtype=weights.model.dtype,
-        layers=tuple(heads for _, heads in sorted(geometry.items())),
+        geometry=geometry_of(
+            weights.model, full_name(weights.model, source.name), geometry.items()
+        ),
     )
 
 

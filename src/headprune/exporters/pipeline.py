@@ -23,6 +23,7 @@ from headprune.exporters.request import ExportRequest, ExportResult
 from headprune.exporters.score_table import resolve_gate
 from headprune.files import check_free, staged_directory
 from headprune.manifests.model import Gate, Manifest
+from headprune.manifests.show import describe_left_out
 
 if TYPE_CHECKING:
     from headprune.analyzer.loading import LoadedModel
@@ -73,9 +74,10 @@ def check_request(request: ExportRequest, gate: Gate | None) -> None:
     """Find out what can be found out before the long work begins.
 
     Raises:
-        HeadpruneError: The output is taken or is where the input lies, or the gate names heads
-            that the model does not have.
+        HeadpruneError: The model has layers that were left out, the output is taken or is where the
+            input lies, or the gate names heads that the model does not have.
     """
+    check_every_layer(request.manifest)
     check_free(request.output, force=request.force)
     output = request.output.resolve()
     sources = [Path(request.model)] if request.model is not None else []
@@ -90,6 +92,20 @@ def check_request(request: ExportRequest, gate: Gate | None) -> None:
     for layer, head in gate.heads if gate is not None else ():
         if not (0 <= layer < len(layers) and 0 <= head < layers[layer].query_heads):
             raise HeadpruneError(f"the gate names layer {layer} head {head}: no such head")
+
+
+def check_every_layer(manifest: Manifest) -> None:
+    """Raise for a hybrid model: the exporter counts on softmax attention in every layer.
+
+    Raises:
+        HeadpruneError: The analyzer left layers out.
+    """
+    model = manifest.model
+    if model.left_out_layers:
+        raise HeadpruneError(
+            f"{model.name} ({model.model_type}) cannot be exported: {describe_left_out(model)}",
+            hint="gates of hybrid models are not served yet; the manifest holds their scores",
+        )
 
 
 def load(request: ExportRequest, source: str) -> LoadedModel:

@@ -92,7 +92,6 @@ def export_graph(model: PreTrainedModel, layers: Sequence[LayerHeads]) -> ir.Mod
     Raises:
         HeadpruneError: torch.onnx cannot export the model.
     """
-    model.set_attn_implementation("sdpa")
     # The default for mixtures of experts has no ONNX operator; dense models take no notice.
     model.set_experts_implementation("batched_mm")
     wrapper = FlatCache(model).eval()

@@ -7,6 +7,7 @@ The JSON Schema `schemas/manifest-v1.schema.json` is the truth about the file.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -49,7 +50,8 @@ class ModelInfo:
         weights_sha256: SHA-256 over the names, types, shapes and contents of all tensors.
         model_type: `model_type` of the configuration.
         dtype: Data type the analysis ran in, such as `float32`.
-        layers: Geometry of every attention layer, in order.
+        layers: Geometry of every layer with softmax attention, in order.
+        left_out_layers: Indices of the model's other layers, ascending; scores have none of them.
     """
 
     name: str
@@ -58,11 +60,29 @@ class ModelInfo:
     model_type: str
     dtype: str
     layers: tuple[LayerHeads, ...]
+    left_out_layers: tuple[int, ...] = ()
+
+    @property
+    def layer_indices(self) -> tuple[int, ...]:
+        """The model's own index of each of `layers`."""
+        count = len(self.layers) + len(self.left_out_layers)
+        return tuple(index for index in range(count) if index not in self.left_out_layers)
 
     @property
     def head_count(self) -> int:
         """Query heads of the whole model."""
         return sum(layer.query_heads for layer in self.layers)
+
+
+def describe_layers(indices: Sequence[int]) -> str:
+    """Ascending layer indices in words, such as `0-2, 4, 6-8`."""
+    runs: list[list[int]] = []
+    for index in indices:
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 @dataclass(frozen=True, kw_only=True)

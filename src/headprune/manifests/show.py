@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from headprune.manifests.model import DEFAULT_SCORE, CalibrationInfo, Gate, Manifest
+from headprune.manifests.model import (
+    DEFAULT_SCORE,
+    CalibrationInfo,
+    Gate,
+    Manifest,
+    ModelInfo,
+    describe_layers,
+)
 
 
 def describe(manifest: Manifest) -> str:
@@ -20,6 +27,8 @@ def describe(manifest: Manifest) -> str:
         "",
         *threshold_table(manifest),
     ]
+    if model.left_out_layers:
+        lines.insert(1, f"left out     {describe_left_out(model)}")
     if manifest.gate is not None:
         lines += ["", describe_gate(manifest.gate, model.head_count)]
     return "\n".join(lines)
@@ -50,6 +59,11 @@ def describe_calibration(calibration: CalibrationInfo, *, bos: str) -> list[str]
         f"{calibration.skipped} too short, {calibration.duplicates} duplicates"
     )
     return [f"calibration  {taken}", *(f"             {line}" for line in (*sources, left))]
+
+
+def describe_left_out(model: ModelInfo) -> str:
+    """Which layers of a hybrid model have no scores, by the model's own indices."""
+    return f"layers {describe_layers(model.left_out_layers)}: no softmax attention"
 
 
 def threshold_table(manifest: Manifest) -> list[str]:
