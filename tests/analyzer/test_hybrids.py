@@ -42,7 +42,7 @@ def analyzed(
     path = tmp_path_factory.mktemp("manifest") / "manifest.json"
     said: list[str] = []
     request = AnalyzeRequest(
-        model=str(directory), output=path, calibration=str(text_file), lengths=(10, 60),
+        model=str(directory), output=path, calibration=(str(text_file),), lengths=(10, 60),
         sequences=4, batch_size=3, progress=said.append,
     )  # fmt: skip
     analyze(request)
@@ -68,7 +68,7 @@ def test_a_manifest_of_every_layer_says_nothing(llama_manifest: Path) -> None:
     manifest = read_manifest(llama_manifest)
     assert manifest.model.left_out_layers == ()
     assert manifest.model.layer_indices == (0, 1, 2)
-    assert "left out" not in describe(manifest)
+    assert "softmax attention" not in describe(manifest)
 
 
 def test_scores_stand_at_the_place_of_their_layer(
@@ -94,7 +94,7 @@ def test_streamed_by_layer_it_is_the_same(
 ) -> None:
     said: list[str] = []
     request = AnalyzeRequest(
-        model=str(directory), output=tmp_path / "m.json", calibration=str(text_file),
+        model=str(directory), output=tmp_path / "m.json", calibration=(str(text_file),),
         lengths=(10, 60), sequences=4, batch_size=3, stream=True, progress=said.append,
     )  # fmt: skip
     streamed = analyze(request)

@@ -26,9 +26,11 @@ from headprune.analyzer.interception import AttentionCall
 from headprune.errors import HeadpruneError
 
 QUERY_BLOCK = 128
+EXACT_ROWS = 32
+COPY_BYTES = 48 << 20
 
 Statistics = tuple[Tensor, Tensor]
-"""Weight on the first token and entropy of each row, `[1, head, position]`, float32."""
+"""Weight on the first token and entropy of each row, `[batch, head, position]`, float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,8 @@ class AttentionResult:
 def attention(call: AttentionCall, *, weights: bool = False) -> AttentionResult:
     """Attention over the real tokens of each sequence of the batch.
 
-    Each sequence is cut out of its padding, so that padding takes no part on either side.
+    A causal row sees nothing that stands after it, so padding on the right needs no care. A
+    sequence with padding on the left is cut out of it.
 
     Args:
         call: Queries, keys and values of one layer.
@@ -59,15 +62,22 @@ def attention(call: AttentionCall, *, weights: bool = False) -> AttentionResult:
         HeadpruneError: A sequence's real tokens are not contiguous.
     """
     batch, heads, positions, head_dim = call.query.shape
+    ranges = list(real_ranges(call.mask, batch, positions))
+    if all(real.start == 0 for real in ranges):
+        out, statistics = attend(call, call.query, call.key, call.value, weights=weights)
+        output = out.transpose(1, 2)
+        if call.mask is not None:
+            output = output.masked_fill(~call.mask[..., None, None], 0)
+        if statistics is None:
+            return AttentionResult(output=output)
+        first, entropy = (statistic.transpose(1, 2) for statistic in statistics)
+        return AttentionResult(output=output, first_weight=first, entropy=entropy)
     output = call.query.new_zeros((batch, positions, heads, head_dim))
     first = call.query.new_zeros((batch, positions, heads), dtype=torch.float32)
     entropy = torch.zeros_like(first)
-    repeat = heads // call.key.shape[1]
-    for row, real in enumerate(real_ranges(call.mask, batch, positions)):
-        query = call.query[row : row + 1, :, real]
-        key = call.key[row : row + 1, :, real].repeat_interleave(repeat, dim=1)
-        value = call.value[row : row + 1, :, real].repeat_interleave(repeat, dim=1)
-        out, statistics = attend_sequence(call, query, key, value, weights=weights)
+    for row, real in enumerate(ranges):
+        cut = [t[row : row + 1, :, real] for t in (call.query, call.key, call.value)]
+        out, statistics = attend(call, *cut, weights=weights)
         output[row, real] = out[0].transpose(0, 1)
         if statistics is not None:
             first[row, real] = statistics[0][0].transpose(0, 1)
@@ -92,53 +102,101 @@ def real_ranges(mask: Tensor | None, batch: int, positions: int) -> Iterator[sli
         yield slice(real[0], real[-1] + 1)
 
 
-def attend_sequence(
+def attend(
     call: AttentionCall, query: Tensor, key: Tensor, value: Tensor, *, weights: bool
 ) -> tuple[Tensor, Statistics | None]:
-    """One sequence without padding; tensors are `[1, head, position, head_dim]`.
+    """Sequences that begin at position 0; `[batch, head or kv_head, position, head_dim]`.
 
     Returns:
-        The output, like `value`, and (first weight, entropy), each `[1, head, position]`.
+        The output, `[batch, head, position, head_dim]`, and (first weight, entropy), each
+        `[batch, head, position]`.
     """
     windowed = call.window is not None and call.window < query.shape[2]
-    plain = not windowed and call.softcap is None and call.sinks is None
-    if not plain:
+    if windowed or call.softcap is not None or call.sinks is not None:
         return attend_blocked(call, query, key, value)
-    if not weights:
-        out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=call.scale)
-        return out, None
-    if query.device.type != "cpu":
+    fused = query.device.type == "cpu"
+    if weights and not fused:
         return attend_blocked(call, query, key, value)
-    out, (first, entropy) = attend_fused(query.float(), key.float(), value.float(), call.scale)
-    if query.dtype != torch.float32:
-        out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=call.scale)
-    rows = slice(0, QUERY_BLOCK)
-    _, exact = attend_blocked(call, query[:, :, rows], key[:, :, rows], value[:, :, rows])
-    first[:, :, rows], entropy[:, :, rows] = exact
-    return out, (first, entropy)
+    statistics = None
+    if weights:
+        out, statistics = attend_fused(query.float(), key.float(), value.float(), call.scale)
+        rows = slice(0, EXACT_ROWS)
+        _, exact = attend_blocked(call, query[:, :, rows], key[:, :, rows], value[:, :, rows])
+        for statistic, first_rows in zip(statistics, exact, strict=True):
+            statistic[:, :, rows] = first_rows
+    if not weights or query.dtype != torch.float32:
+        # The model's own precision for its own output.
+        out = F.scaled_dot_product_attention(
+            query, key, value, is_causal=True, scale=call.scale, enable_gqa=True
+        )
+    return out, statistics
 
 
 def attend_fused(
     query: Tensor, key: Tensor, value: Tensor, scale: float
 ) -> tuple[Tensor, Statistics]:
-    """Output and statistics from one call of the fused CPU kernel, which gives log-sum-exp.
+    """Output and statistics from the fused CPU kernel, which gives log-sum-exp.
 
-    Values and shifted keys share the call, side by side along head_dim; queries and keys are padded
-    with zeros to that width.
+    Values and shifted keys share one call, side by side along head_dim; queries and keys are padded
+    with zeros to that width. Long sequences go a few KV groups at a time, to bound the copies.
     """
+    groups = key.shape[1]
+    heads = query.shape[1] // groups
+    copies = 4 * 2 * query.shape[0] * heads * query.shape[2] * query.shape[3] * 4
+    step = max(1, min(groups, COPY_BYTES // copies))
+    parts = [
+        fuse_groups(
+            query[:, start * heads : (start + step) * heads],
+            key[:, start : start + step],
+            value[:, start : start + step],
+            scale,
+        )
+        for start in range(0, groups, step)
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    output, first, entropy = (
+        torch.cat(pieces, dim=1)
+        for pieces in zip(*((out, *statistics) for out, statistics in parts), strict=True)
+    )
+    return output, (first, entropy)
+
+
+def fuse_groups(
+    query: Tensor, key: Tensor, value: Tensor, scale: float
+) -> tuple[Tensor, Statistics]:
+    """The fused kernel on some KV groups with all of their heads."""
     head_dim = query.shape[-1]
-    shifted = key - key[:, :, :1]
-    pad = (0, head_dim)
+    left, right = slice(0, head_dim), slice(head_dim, None)
+    wide_query, wide_key, both = (
+        scratch("query", query), scratch("key", key), scratch("both", value)
+    )  # fmt: skip
+    wide_query[..., left] = query
+    torch.sub(key, key[:, :, :1], out=wide_key[..., left])
+    both[..., left] = value
+    both[..., right] = wide_key[..., left]
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        F.pad(query, pad),
-        F.pad(shifted, pad),
-        torch.cat([value, shifted], dim=-1),
-        is_causal=True,
-        scale=scale,
+        wide_query, wide_key, both, is_causal=True, scale=scale
     )
     output, mean_key = out[..., :head_dim], out[..., head_dim:]
-    mean_score = scale * (query * mean_key).sum(dim=-1)
-    return output, (torch.exp(-lse).clamp(max=1.0), (lse - mean_score).clamp(min=0.0))
+    mean_score = torch.mul(query, mean_key, out=wide_query[..., left]).sum(dim=-1)
+    entropy = torch.sub(lse, mean_score, alpha=scale).clamp_(min=0.0)
+    return output, (lse.neg().exp_().clamp_(max=1.0), entropy)
+
+
+_scratch: dict[str, Tensor] = {}
+
+
+def scratch(name: str, like: Tensor) -> Tensor:
+    """A tensor twice as wide, zeros at first: kept from layer to layer, since its pages cost more
+    to get from the system than to fill. What is written to the left half alone leaves zeros beside
+    it. One of each name is kept.
+    """
+    shape = (*like.shape[:-1], 2 * like.shape[-1])
+    kept = _scratch.get(name)
+    if kept is None or kept.shape != shape:
+        kept = _scratch[name] = like.new_zeros(shape)
+    return kept
 
 
 def attend_blocked(
@@ -146,12 +204,15 @@ def attend_blocked(
 ) -> tuple[Tensor, Statistics]:
     """Attention a block of query rows at a time: for windows, caps, sinks, and exact first rows."""
     length = query.shape[2]
+    repeat = query.shape[1] // key.shape[1]
+    key, value = (t.repeat_interleave(repeat, dim=1) for t in (key, value))
     outputs, firsts, entropies = [], [], []
     for start in range(0, length, QUERY_BLOCK):
         stop = min(start + QUERY_BLOCK, length)
         low = 0 if call.window is None else max(0, start - call.window + 1)
-        rows = block_weights(call, query[:, :, start:stop], key[:, :, low:stop], start, low)
-        outputs.append(rows.to(value.dtype) @ value[:, :, low:stop])
+        keys = slice(low, stop)
+        rows = block_weights(call, query[:, :, start:stop], key[:, :, keys], start, low)
+        outputs.append(rows.to(value.dtype) @ value[:, :, keys])
         first = rows[..., 0].float()
         firsts.append(first if low == 0 else torch.zeros_like(first))
         entropies.append(torch.special.entr(rows).sum(dim=-1).float())

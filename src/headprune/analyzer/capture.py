@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -29,6 +29,7 @@ class Capture:
         call: The layer's queries, keys and values.
         result: Outputs, and the statistics of the attention weights if they were asked for.
         projection: Norms after the output projection.
+        computed: What score functions have computed already.
     """
 
     layer: int
@@ -38,6 +39,7 @@ class Capture:
     call: AttentionCall
     result: AttentionResult
     projection: ProjectionNorm
+    computed: dict[object, Tensor] = field(default_factory=dict)
 
     @property
     def whole(self) -> bool:

@@ -25,6 +25,7 @@ BITS = 20
 RELATIVE_ERROR = 2.0**-11
 _DROPPED = 32 - BITS
 _SIGN = np.uint32(1 << 31)
+MANY = 1 << 14
 _MAX_HEADS = 1 << (32 - BITS)
 
 
@@ -81,9 +82,9 @@ class Histogram:
 class HistogramTable:
     """Histograms of all heads of one layer, filled batch by batch.
 
-    A key is a head and a bucket in 32 bits. New keys wait until there are as many of them as keys
-    at rest, so that each is sorted a few times only; counts at rest are as narrow as they can be,
-    since most are small.
+    A key is a head and a bucket in 32 bits. New keys wait until there are many of them, and as many
+    as keys at rest, so that each is sorted a few times only; counts at rest are as narrow as they
+    can be, since most are small.
 
     Args:
         heads: Number of heads, at most 4,096.
@@ -95,7 +96,8 @@ class HistogramTable:
         self.heads = heads
         self._keys: Keys = np.empty(0, np.uint32)
         self._counts: Counts = np.empty(0, np.uint8)
-        self._pending: list[tuple[Keys, Counts | None]] = []
+        self._raw: list[Keys] = []
+        self._counted: list[tuple[Keys, Counts]] = []
         self._waiting = 0
         self._minimum = np.full(heads, np.inf, np.float32)
         self._maximum = np.full(heads, -np.inf, np.float32)
@@ -107,14 +109,17 @@ class HistogramTable:
         self._maximum = np.maximum(self._maximum, rows.max(axis=1))
         keys = buckets_of(rows)
         keys |= self._head_bits()[:, None]
-        self._append(keys.ravel(), None)
+        self._raw.append(keys.ravel())
+        self._wait(keys.size)
 
     def absorb(self, histograms: list[Histogram]) -> None:
         """Count what other histograms have counted, one per head."""
         self._minimum = np.minimum(self._minimum, [h.minimum for h in histograms])
         self._maximum = np.maximum(self._maximum, [h.maximum for h in histograms])
         keys = [h.buckets | bits for h, bits in zip(histograms, self._head_bits(), strict=True)]
-        self._append(np.concatenate(keys), np.concatenate([h.counts for h in histograms]))
+        counts = np.concatenate([h.counts for h in histograms])
+        self._counted.append((np.concatenate(keys), counts))
+        self._wait(len(counts))
 
     def histograms(self) -> list[Histogram]:
         """One histogram per head."""
@@ -133,32 +138,52 @@ class HistogramTable:
     def _head_bits(self) -> Keys:
         return np.arange(self.heads, dtype=np.uint32) << np.uint32(BITS)
 
-    def _append(self, keys: Keys, counts: Counts | None) -> None:
-        self._pending.append((keys, counts))
-        self._waiting += len(keys)
-        if self._waiting > len(self._keys):
+    def _wait(self, size: int) -> None:
+        self._waiting += size
+        if self._waiting > max(MANY, len(self._keys)):
             self._merge()
 
     def _merge(self) -> None:
-        if not self._pending:
-            return
-        # Key and count side by side in 64 bits: sorting plain integers is several times as fast as
-        # sorting an order.
-        runs = [(self._keys, self._counts), *self._pending]
-        pairs = np.concatenate([pack(keys, counts) for keys, counts in runs])
-        pairs.sort()
-        keys = (pairs >> np.uint64(32)).astype(np.uint32)
-        pairs &= np.uint64(0xFFFFFFFF)
-        starts = np.concatenate([[0], np.flatnonzero(keys[1:] != keys[:-1]) + 1])
-        self._keys = keys[starts]
-        self._counts = narrow(np.add.reduceat(pairs, starts))
-        self._pending, self._waiting = [], 0
+        if self._raw:
+            self._counted.append(count(np.concatenate(self._raw)))
+        for keys, counts in self._counted:
+            self._keys, self._counts = add_counts((self._keys, self._counts), (keys, counts))
+        self._raw, self._counted, self._waiting = [], [], 0
 
 
-def pack(keys: Keys, counts: Counts | None) -> NDArray[np.uint64]:
-    """Keys above counts in 64 bits; without counts, each key counts once."""
-    pairs = keys.astype(np.uint64) << np.uint64(32)
-    pairs |= np.uint64(1) if counts is None else counts.astype(np.uint64)
+def count(keys: Keys) -> tuple[Keys, Counts]:
+    """Distinct keys, ascending, and how often each occurs; sorts `keys` in place."""
+    keys.sort()
+    edges = np.flatnonzero(keys[1:] != keys[:-1])
+    # Small types and few arrays: memory new to the process costs more here than arithmetic.
+    bounds = np.empty(len(edges) + 2, np.int32)
+    bounds[0] = 0
+    np.add(edges, 1, out=bounds[1:-1], casting="same_kind")
+    bounds[-1] = len(keys)
+    return keys[bounds[:-1]], narrow(bounds[1:] - bounds[:-1])
+
+
+def add_counts(one: tuple[Keys, Counts], other: tuple[Keys, Counts]) -> tuple[Keys, Counts]:
+    """The sum of two counts of distinct keys."""
+    if not len(one[0]):
+        return other
+    # Key and count side by side in 64 bits: sorting plain integers is several times as fast as
+    # sorting an order.
+    pairs = np.concatenate([pack(*one), pack(*other)])
+    pairs.sort()
+    keys = (pairs >> np.uint64(32)).astype(np.uint32)
+    counts = pairs.astype(np.uint32)  # The lower half.
+    twice = keys[1:] == keys[:-1]
+    counts[:-1][twice] += counts[1:][twice]
+    first = np.concatenate([[True], ~twice])
+    return keys[first], narrow(counts[first])
+
+
+def pack(keys: Keys, counts: Counts) -> NDArray[np.uint64]:
+    """Keys above counts in 64 bits."""
+    pairs = keys.astype(np.uint64)
+    pairs <<= np.uint64(32)
+    pairs |= counts
     return pairs
 
 

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
@@ -77,9 +79,13 @@ class Journal:
         path = self.directory / f"part-{self._number:06d}.safetensors"
         with staged_file(path) as staging:
             save_file(
-                {f"{s.layer}.{name}": v for s in scores for name, v in s.values.items()},
+                dict(part_tensors(scores)),
                 staging,
-                metadata={"unit": unit, "sequences": json.dumps(scores[0].sequences)},
+                metadata={
+                    "unit": unit,
+                    "sequences": json.dumps(scores[0].sequences),
+                    "names": json.dumps({s.layer: by_rows(s.values) for s in scores}),
+                },
             )
         self._number += 1
         for layer in scores:
@@ -174,12 +180,29 @@ class Journal:
         self._snapshot_size = path.stat().st_size
 
 
+def part_tensors(scores: Sequence[LayerScores]) -> Iterable[tuple[str, NDArray[np.float32]]]:
+    """A layer's scores of one shape side by side in one tensor: `[score, row, head]`."""
+    for layer in scores:
+        for rows, names in by_rows(layer.values).items():
+            yield f"{layer.layer}.{rows}", np.stack([layer.values[name] for name in names])
+
+
+def by_rows(values: dict[str, NDArray[np.float32]]) -> dict[int, list[str]]:
+    """Names of the scores by their number of rows, sequences or tokens."""
+    groups: dict[int, list[str]] = {}
+    for name, array in values.items():
+        groups.setdefault(len(array), []).append(name)
+    return groups
+
+
 def read_part(content: Any) -> Iterable[LayerScores]:
     """The scores in an open part file, layer by layer."""
-    sequences = tuple(json.loads(content.metadata()["sequences"]))
-    layers: dict[int, dict[str, Any]] = {}
-    for key in content.keys():  # noqa: SIM118  not a dict
-        layer, name = key.split(".", 1)
-        layers.setdefault(int(layer), {})[name] = content.get_tensor(key)
-    for layer, values in sorted(layers.items()):
+    metadata = content.metadata()
+    sequences = tuple(json.loads(metadata["sequences"]))
+    names = json.loads(metadata["names"])
+    for layer, groups in sorted((int(k), v) for k, v in names.items()):
+        values = {}
+        for rows, group in groups.items():
+            stacked = content.get_tensor(f"{layer}.{rows}")
+            values |= dict(zip(group, stacked, strict=True))
         yield LayerScores(layer=layer, sequences=sequences, values=values)

@@ -30,10 +30,11 @@ class ProjectionNorm:
         if module not in self._factors:
             weight = projection_weight(module, heads * head_dim)
             slices = weight.double().reshape(heads, head_dim, -1).transpose(-1, -2)
-            self._factors[module] = torch.linalg.qr(slices, mode="r").R.float()
-        projected = torch.einsum("bphd,hed->bphe", output.float(), self._factors[module])
+            factors = torch.linalg.qr(slices, mode="r").R.float()
+            self._factors[module] = factors.transpose(-1, -2).contiguous()
+        projected = output.float().transpose(1, 2) @ self._factors[module]
         norms: Tensor = torch.linalg.vector_norm(projected, dim=-1)
-        return norms
+        return norms.transpose(1, 2)
 
 
 def projection_weight(module: nn.Module, rows: int) -> Tensor:

@@ -84,6 +84,7 @@ def score(
         summary = (function.__doc__ or "").strip().splitlines()
         if not summary:
             raise ValueError(f"score {score_id} has no docstring: say what it measures")
+        function = _once_a_capture(function)
 
         def add(name: str, words: str, run: ScoreFunction) -> None:
             if name in _scores:
@@ -107,6 +108,18 @@ def score(
     return register
 
 
+def _once_a_capture(function: ScoreFunction) -> ScoreFunction:
+    """The function, computed once for all scores that are made of it."""
+
+    @wraps(function)
+    def remembered(capture: Capture) -> Tensor:
+        if function not in capture.computed:
+            capture.computed[function] = function(capture)
+        return capture.computed[function]
+
+    return remembered
+
+
 def _over_layer_mean(function: ScoreFunction) -> ScoreFunction:
     @wraps(function)
     def normalised(capture: Capture) -> Tensor:
@@ -122,8 +135,10 @@ def layer_normalise(scores: Tensor) -> Tensor:
 
 def masked_mean(quantity: Tensor, mask: Tensor) -> Tensor:
     """Mean over real tokens of a `[batch, position, head]` quantity: `[batch, head]`."""
-    kept = torch.where(mask[..., None], quantity, 0.0)
-    return kept.sum(dim=1, dtype=torch.float64).div(mask.sum(dim=1)[:, None]).float()
+    lengths = mask.sum(dim=1)[:, None]
+    if bool((lengths < mask.shape[1]).any()):
+        quantity = torch.where(mask[..., None], quantity, 0.0)
+    return quantity.sum(dim=1, dtype=torch.float64).div(lengths).float()
 
 
 def at_first(quantity: Tensor, mask: Tensor) -> Tensor:
