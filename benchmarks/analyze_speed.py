@@ -16,7 +16,7 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,19 +36,36 @@ PAPER = ("awft", "aeqd", "avvn", "ftvvn", "ahon", "lthon")  # and each layer-nor
 PASSES = 12
 
 
-def seconds(work: Callable[[], object]) -> float:
+def plain(model: Any, batches: Sequence[Batch]) -> float:
     started = time.perf_counter()
-    work()
+    for batch in batches:
+        ids, mask = batch.tensors(model.device)
+        with torch.inference_mode():
+            model.base_model(input_ids=ids, attention_mask=mask, use_cache=False)
     return time.perf_counter() - started
 
 
-def plain(model: Any, batch: Batch) -> None:
-    ids, mask = batch.tensors(model.device)
-    with torch.inference_mode():
-        model.base_model(input_ids=ids, attention_mask=mask, use_cache=False)
+def pair(model: Any, batches: Sequence[Batch], projection: ProjectionNorm) -> tuple[float, float]:
+    """Seconds of a plain forward, and of an analysis of the same batches."""
+    scores = find_scores(["all"])
+    base = plain(model, batches)
+    with tempfile.TemporaryDirectory() as folder:
+        table = ScoreTable(scores, len(batches))
+        with Journal(Path(folder) / "journal", {}, table) as journal:
+            started = time.perf_counter()
+            for batch in batches:
+                journal.record(str(batch.number), profile_batch(model, batch, scores, projection))
+            return base, time.perf_counter() - started
 
 
-def eager(model: Any, batch: Batch, score: str) -> list[Tensor]:
+def eager(model: Any, batches: Sequence[Batch], score: str) -> float:
+    started = time.perf_counter()
+    for batch in batches:
+        eager_pass(model, batch, score)
+    return time.perf_counter() - started
+
+
+def eager_pass(model: Any, batch: Batch, score: str) -> list[Tensor]:
     """One pass of the paper's kind: eager attention, one score."""
     ids, mask = batch.tensors(model.device)
     found: list[Tensor] = []
@@ -98,33 +115,20 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     loaded = load_model(options.model, dtype="float32")
     model = loaded.model
-    scores = find_scores(["all"])
     draw = torch.Generator().manual_seed(SEED)
     for length in map(int, options.lengths.split(",")):
         ids = torch.randint(1, model.config.vocab_size, (options.sequences, length), generator=draw)
         batches = make_batches([tuple(row) for row in ids.tolist()], 1)
         projection = ProjectionNorm()
-        ratios, eager_ratios = [], []
-        for pair in range(options.pairs + 1):
-            with tempfile.TemporaryDirectory() as folder:
-                table = ScoreTable(scores, len(batches))
-                with Journal(Path(folder) / "journal", {}, table) as journal:
-
-                    def analyze(journal: Journal = journal) -> None:
-                        for batch in batches:
-                            journal.record(
-                                str(batch.number), profile_batch(model, batch, scores, projection)
-                            )
-
-                    base = seconds(lambda: [plain(model, batch) for batch in batches])
-                    ours = seconds(analyze)
-            if pair > 0:  # The first pair warms up.
-                ratios.append(ours / base)
-            if options.eager and pair == 1:
-                model.set_attn_implementation("eager")
-                passes = [seconds(lambda s=s: [eager(model, b, s) for b in batches]) for s in PAPER]
-                model.set_attn_implementation("sdpa")
-                eager_ratios.append(PASSES * statistics.mean(passes) / ours)
+        pairs = [pair(model, batches, projection) for _ in range(options.pairs + 1)][1:]
+        ratios = [ours / base for base, ours in pairs]
+        eager_ratios = []
+        if options.eager:
+            model.set_attn_implementation("eager")
+            passes = [eager(model, batches, score) for score in PAPER]
+            model.set_attn_implementation("sdpa")
+            ours = statistics.median(ours for _, ours in pairs)
+            eager_ratios.append(PASSES * statistics.mean(passes) / ours)
         line = f"{length} tokens: analyze / plain {statistics.median(ratios):.3f}"
         line += f" (from {min(ratios):.3f} to {max(ratios):.3f})"
         if eager_ratios:

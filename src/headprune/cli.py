@@ -16,18 +16,19 @@ import click
 
 from headprune import __version__
 from headprune.errors import ExitCode, HeadpruneError
-from headprune.options import Names, Range, ShardOf, Size
+from headprune.options import Names, OutputFile, Range, ShardOf, Size
 from headprune.progress import Progress
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 100}
 FILE = click.Path(path_type=Path)
+MAX_SEED = 2**63 - 1
 GATE_OPTIONS = ("mode", "score", "fraction", "threshold", "share", "decode")
 
 
 @click.group(context_settings=CONTEXT)
 @click.version_option(__version__, prog_name="headprune", message="%(prog)s %(version)s")
 def cli() -> None:
-    r"""Find the attention heads that a language model does not use, gate them, prove it harmless.
+    """Find the attention heads that a language model does not use, gate them, prove it harmless.
 
     \b
     calibration text -> analyze -> manifest.json -> export -> gated ONNX -> verify -> exit code
@@ -37,7 +38,7 @@ def cli() -> None:
     \b
     Exit codes: 0 done or PASS, 1 FAIL, 2 unusable input, 3 INCONCLUSIVE, 4 INVALID,
     5 internal error, 130 interrupted.
-    """
+    """  # noqa: D301  click reads the backspace
 
 
 @cli.command(
@@ -62,20 +63,25 @@ Examples:
     "--length",
     type=Range(),
     default=(10, 3000),
-    show_default="10:3000",
-    help="Each is cut to a random length in this range, in tokens.",
+    show_default=False,
+    help="Each is cut to a random length in this range, in tokens. [default: 10:3000]",
 )
 @click.option(
     "--scores",
     type=Names(),
     default=("all",),
-    show_default="all",
-    help="Score ids, comma-separated.",
+    show_default=False,
+    help="Score ids, comma-separated. [default: all]",
 )
-@click.option("-o", "--output", type=FILE, default=Path("manifest.json"), help="The manifest.")
+@click.option(
+    "-o", "--output", type=OutputFile(), default=Path("manifest.json"), help="The manifest."
+)
 @click.option("--batch-size", type=click.IntRange(min=1), default=1, help="Sequences a forward.")
 @click.option(
-    "--seed", type=click.IntRange(min=0), default=0, help="Seed of documents and lengths."
+    "--seed",
+    type=click.IntRange(min=0, max=MAX_SEED),
+    default=0,
+    help="Seed of documents and lengths.",
 )
 @click.option(
     "--dtype",
@@ -226,7 +232,9 @@ Examples:
   headprune verify --recheck verdict.json
 """
 )
-@click.option("--manifest", "manifest_path", type=FILE, help="Of `analyze`.  [required]")
+@click.option(
+    "--manifest", "manifest_path", type=FILE, help="Of `analyze`; needed but with --recheck."
+)
 @click.option("--candidate", type=FILE, help="Exported directory. [default: <model>-dynamic-onnx]")
 @click.option(
     "--baseline",
@@ -344,7 +352,9 @@ Examples:
 """
 )
 @click.argument("paths", type=FILE, nargs=-1, required=True, metavar="SHARD.json…")
-@click.option("-o", "--output", type=FILE, default=Path("manifest.json"), help="The manifest.")
+@click.option(
+    "-o", "--output", type=OutputFile(), default=Path("manifest.json"), help="The manifest."
+)
 def merge(paths: tuple[Path, ...], output: Path) -> ExitCode:
     """Merge the shards of an analysis into the manifest of the whole."""
     from headprune.manifests.merge import merge
@@ -369,7 +379,8 @@ def analyzed_model(manifest: Any, from_onnx: Path | None) -> str | None:
     found = recall_directory(manifest.model.weights_sha256)
     if found is None and from_onnx is None:
         raise HeadpruneError(
-            f"the manifest is of the local model {manifest.model.name}, which is not where it was",
+            f"the manifest is of the local model {manifest.model.name}, and no directory with its "
+            "weights is known here",
             hint="pass --model DIR",
         )
     return None if found is None else str(found)
@@ -389,6 +400,9 @@ def run(arguments: Sequence[str]) -> int:
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return int(ExitCode.USAGE)
+    except SystemExit:
+        # click ends so when nobody reads its output any more (`| head`); 1 would mean FAIL.
+        return int(ExitCode.INTERRUPTED)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  no user sees a traceback unasked
         if os.environ.get("HEADPRUNE_TRACEBACK"):
             traceback.print_exc()

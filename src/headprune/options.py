@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import click
@@ -30,7 +31,21 @@ class Range(click.ParamType[tuple[int, int]]):
             low, high = (int(part) for part in str(value).split(":"))
         except ValueError:
             self.fail(f"{value!r} is not MIN:MAX, such as 10:3000", param, ctx)
+        if not 1 <= low <= high:
+            self.fail(f"{value!r}: expected 1 or more, and MIN not over MAX", param, ctx)
         return low, high
+
+
+class OutputFile(click.ParamType[Path]):
+    """A path to write a file to."""
+
+    name = "FILE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """A path with `~` expanded."""
+        if not str(value).strip():
+            self.fail("expected a file's path, got an empty one", param, ctx)
+        return Path(value).expanduser()
 
 
 class ShardOf(click.ParamType[tuple[int, int]]):

@@ -27,6 +27,7 @@ class Progress:
         self.terminal = self.stream.isatty()
         self._stage = ""
         self._shown = 0.0
+        self._held = ""
 
     def __call__(self, line: str) -> None:
         """Show `line`, or leave it out if one of its stage was shown a moment ago."""
@@ -35,7 +36,9 @@ class Progress:
         stage = line.split(" ", 1)[0]
         now = time.monotonic()
         interval = TERMINAL_SECONDS if self.terminal else LOG_SECONDS
+        self._held = ""
         if stage == self._stage and now - self._shown < interval:
+            self._held = line
             return
         if self.terminal:
             start = "\r\x1b[K" if stage == self._stage else ("\n" if self._stage else "")
@@ -47,6 +50,9 @@ class Progress:
 
     def close(self) -> None:
         """End the line that a terminal still holds open."""
+        if self._held:
+            self._shown = 0.0
+            self(self._held)
         if self.terminal and self._stage:
             self.stream.write("\n")
             self.stream.flush()

@@ -1,4 +1,6 @@
-"""Kill analyses at random moments and resume them: `python -m tests.analyzer.killed MODEL TEXT OUT TRIES`.
+"""Kill analyses at random moments and resume them.
+
+`python -m tests.analyzer.killed MODEL TEXT OUT TRIES`
 
 One process imports everything and forks a child for each analysis, so that a try takes no longer
 than the analysis itself. The parent runs nothing, hence forking is safe. Prints how many units of
@@ -8,11 +10,12 @@ work were found done at each resumption.
 from __future__ import annotations
 
 import os
-import random
 import signal
 import sys
 import time
 from pathlib import Path
+
+import numpy as np
 
 from headprune.analyzer import journal
 from headprune.analyzer.run import AnalyzeRequest, analyze
@@ -42,7 +45,7 @@ def child(model: str, text: str, output: Path, *, stream: bool, resume: bool) ->
 def main(model: str, text: str, folder: Path, tries: int) -> None:
     """Compare `tries` killed and resumed analyses with whole ones."""
     journal.SMALL = 1 << 14  # Snapshots after every few parts.
-    draw = random.Random(0)
+    draw = np.random.default_rng(0)
     resumed = 0
     for number in range(tries):
         stream = number % 2 == 1

@@ -11,7 +11,7 @@ import torch
 from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM, BambaConfig, JambaConfig, PretrainedConfig
 
-from headprune.analyzer.calibration import choose_sequences, read_documents
+from headprune.analyzer.calibration import choose_sequences, load_documents
 from headprune.analyzer.geometry import probe_layers
 from headprune.analyzer.loading import load_model
 from headprune.analyzer.run import AnalyzeRequest, analyze
@@ -77,9 +77,8 @@ def test_scores_stand_at_the_place_of_their_layer(
     assert manifest.raw_scores is not None
     raw = load_file(analyzed[0].parent / manifest.raw_scores.file)
     loaded = load_model(str(directory))
-    chosen = choose_sequences(
-        read_documents(text_file), loaded.tokenizer, source="", lengths=(10, 60), sequences=4
-    )
+    sources = load_documents((str(text_file),), 4)
+    chosen = choose_sequences(sources, loaded.tokenizer, lengths=(10, 60))
     for number, ids in enumerate(chosen.sequences):
         for place, capture in enumerate(run(loaded.model, [list(ids)])):
             assert capture.layer == manifest.model.layer_indices[place]

@@ -208,9 +208,10 @@ def interrupted(
 ) -> AnalyzeRequest:
     """An analysis stopped by Ctrl-C after three batches of six."""
     asked = request(llama_directory, text_file, tmp_path / "manifest.json")
-    with monkeypatch.context() as patched, pytest.raises(Interrupted):
+    with monkeypatch.context() as patched:
         interrupt_after(patched, 3)
-        analyze(asked)
+        with pytest.raises(Interrupted):
+            analyze(asked)
     return asked
 
 

@@ -188,9 +188,10 @@ _scratch: dict[str, Tensor] = {}
 
 
 def scratch(name: str, like: Tensor) -> Tensor:
-    """A tensor twice as wide, zeros at first: kept from layer to layer, since its pages cost more
-    to get from the system than to fill. What is written to the left half alone leaves zeros beside
-    it. One of each name is kept.
+    """A tensor twice as wide, zeros at first, and kept from layer to layer; one of each name.
+
+    Its pages cost more to get from the system than to fill. What is written to the left half alone
+    leaves zeros beside it.
     """
     shape = (*like.shape[:-1], 2 * like.shape[-1])
     kept = _scratch.get(name)

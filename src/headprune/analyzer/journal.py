@@ -201,7 +201,7 @@ def read_part(content: Any) -> Iterable[LayerScores]:
     sequences = tuple(json.loads(metadata["sequences"]))
     names = json.loads(metadata["names"])
     for layer, groups in sorted((int(k), v) for k, v in names.items()):
-        values = {}
+        values: dict[str, NDArray[np.float32]] = {}
         for rows, group in groups.items():
             stacked = content.get_tensor(f"{layer}.{rows}")
             values |= dict(zip(group, stacked, strict=True))

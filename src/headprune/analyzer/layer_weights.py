@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from accelerate import init_empty_weights
-from safetensors import safe_open
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
@@ -23,7 +22,7 @@ from transformers.core_model_loading import (
 from transformers.modeling_utils import LoadStateDictConfig
 
 from headprune.analyzer.loading import DTYPES, ModelSource
-from headprune.analyzer.weights import combine, hash_tensor, tensor_names
+from headprune.analyzer.weights import combine, hash_tensor, opened, tensor_names
 from headprune.errors import HeadpruneError, first_line
 from headprune.files import write_text_whole
 
@@ -144,7 +143,7 @@ class LayerWeights:
                 wanted[path].append(name)
         tensors: dict[str, torch.Tensor] = {}
         for path, names in wanted.items():
-            with safe_open(path, "pt") as content:
+            with opened(path) as content:
                 for name in names:
                     tensor = content.get_tensor(name)
                     if name not in self.digests:

@@ -174,9 +174,11 @@ def load_config(directory: Path, source: str, *, trust_remote_code: bool) -> Any
         config = AutoConfig.from_pretrained(
             directory, local_files_only=True, trust_remote_code=trust_remote_code
         )
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:
+        # Configurations are checked by their own classes, which raise what they like.
         raise HeadpruneError(
-            f"cannot read the configuration of {source}: {first_line(error)}"
+            f"cannot read the configuration of {source}: {first_line(error)}",
+            hint="check its config.json, or download the model again",
         ) from error
     architectures = tuple(getattr(config, "architectures", None) or ())
     causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING or trust_remote_code

@@ -40,6 +40,7 @@ from headprune.analyzer.streaming import stream
 from headprune.analyzer.summary import write_results
 from headprune.analyzer.weights import weights_size
 from headprune.errors import HeadpruneError, first_line
+from headprune.manifests.files import check_manifest_path
 from headprune.manifests.model import DEFAULT_FRACTIONS, Manifest, ModelInfo, Shard
 from headprune.manifests.show import describe_left_out
 
@@ -108,6 +109,7 @@ def analyze(request: AnalyzeRequest) -> Manifest | None:
     Raises:
         HeadpruneError: The model, the calibration text or an option cannot be used.
     """
+    check_manifest_path(request.output)
     scores = find_scores(request.scores)
     rank = launched_rank()
     shard = share_of(request, rank)
@@ -302,6 +304,8 @@ def find_device(name: str, rank: Rank) -> torch.device:
     Raises:
         HeadpruneError: There is no such device here.
     """
+    if name == "meta":
+        raise HeadpruneError("the device meta computes nothing", hint="pass --device cpu")
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

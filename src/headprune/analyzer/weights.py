@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import repeat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
+
+from headprune.errors import HeadpruneError, first_line
 
 HASHING_THREADS = 4
 
@@ -28,15 +32,33 @@ def hash_weights(files: Iterable[Path]) -> str:
     return combine(digests)
 
 
+@contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """A safetensors file, to read tensors from.
+
+    Raises:
+        HeadpruneError: It is not one, or is cut off.
+    """
+    try:
+        content = safe_open(path, "pt")
+    except (OSError, SafetensorError) as error:
+        raise HeadpruneError(
+            f"cannot load the weights in {path}: {first_line(error)}",
+            hint="check the directory, or download the model again",
+        ) from error
+    with content:
+        yield content
+
+
 def tensor_names(path: Path) -> list[str]:
     """Names of the tensors in a safetensors file."""
-    with safe_open(path, "pt") as content:
+    with opened(path) as content:
         return list(content.keys())
 
 
 def hash_in_file(path: Path, name: str) -> str:
     """The hash of one tensor of a file."""
-    with safe_open(path, "pt") as content:
+    with opened(path) as content:
         return hash_tensor(content.get_tensor(name))
 
 
@@ -62,7 +84,7 @@ def weights_size(files: Iterable[Path], dtype: torch.dtype | None) -> int:
 def tensor_bytes(path: Path, dtype: torch.dtype | None) -> int:
     """Bytes of all tensors of one file."""
     total = 0
-    with safe_open(path, "pt") as content:
+    with opened(path) as content:
         for name in content.keys():  # noqa: SIM118  not a dict
             piece = content.get_slice(name)
             kind = torch.empty(0, dtype=dtype) if dtype else content.get_tensor(name)

@@ -10,7 +10,7 @@ from typing import Any
 import cattrs
 
 from headprune.errors import HeadpruneError
-from headprune.files import write_text_whole
+from headprune.files import check_replaceable, write_text_whole
 from headprune.manifests.model import Manifest
 from headprune.schemas.validation import read_document, validate
 
@@ -53,6 +53,26 @@ def write_manifest(manifest: Manifest, path: Path, *, folder: Path | None = None
     validate(document, SCHEMA, where="the manifest to be written")
     check_shapes(manifest, where="the manifest to be written")
     write_text_whole(path, dumps(document) + "\n", folder=folder)
+
+
+def check_manifest_path(path: Path) -> None:
+    """Raise unless a manifest may be written to `path`; long work calls this before it starts.
+
+    Raises:
+        HeadpruneError: `path` cannot be written to, or is a file that is not a manifest.
+    """
+    check_replaceable(path)
+    if not path.is_file() or path.stat().st_size == 0:
+        return
+    try:
+        document = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        document = None
+    if not isinstance(document, dict) or "schema_version" not in document:
+        raise HeadpruneError(
+            f"{path} is there and is not a manifest, which alone would be replaced",
+            hint="pass another -o FILE, or remove it yourself",
+        )
 
 
 def check_shapes(manifest: Manifest, *, where: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from headprune.analyzer.score_table import ScoreTable
 from headprune.analyzer.summary import write_results
 from headprune.errors import HeadpruneError
-from headprune.manifests.files import read_manifest
+from headprune.manifests.files import check_manifest_path, read_manifest
 from headprune.manifests.model import Direction, Granularity, Manifest
 from headprune.manifests.raw import read_tensors
 
@@ -34,6 +34,7 @@ def merge(paths: Sequence[Path], output: Path) -> Manifest:
         HeadpruneError: A manifest is not that of a shard, is of another analysis, is missing or
             given twice, or its raw scores are missing.
     """
+    check_manifest_path(output)
     manifests = [read_manifest(path, shards=True) for path in paths]
     first = manifests[0]
     for path, manifest in zip(paths, manifests, strict=True):
