@@ -257,7 +257,10 @@ def test_two_analyses_of_one_output_are_refused(
 
     partial = tmp_path / "manifest.json.partial"
     partial.mkdir()
-    with (partial / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(HeadpruneError, match="another analysis"):
-            analyze(request(llama_directory, text_file, tmp_path / "manifest.json"))
+    (partial / "plan.json").write_text("{}")
+    for options in ({}, {"resume": True}, {"restart": True}):
+        with (partial / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with pytest.raises(HeadpruneError, match="another analysis"):
+                analyze(request(llama_directory, text_file, tmp_path / "manifest.json", **options))
+        assert (partial / "plan.json").read_text() == "{}"

@@ -12,7 +12,7 @@ import json
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,21 +58,18 @@ class Journal:
         self._number = 0
         self._loose: list[Path] = []
         self._size = self._snapshot_size = 0
-        self._check(resume=resume, restart=restart)
-        directory.mkdir(parents=True, exist_ok=True)
-        self._lock = (directory / "lock").open("w")
+        self._lock = lock(directory)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._lock.close()
-            raise HeadpruneError(
-                f"another analysis is writing to {directory}",
-                hint="wait for it, or pass another -o",
-            ) from error
-        if restart:
-            self._clear()
-        write_text_whole(directory / "plan.json", json.dumps(plan))
-        self._replay()
+            self._check(resume=resume, restart=restart)
+            if restart:
+                self._clear()
+            write_text_whole(directory / "plan.json", json.dumps(plan))
+            self._replay()
+        except BaseException:
+            self.close()
+            if not (directory / "plan.json").is_file():
+                shutil.rmtree(directory, ignore_errors=True)
+            raise
 
     def record(self, unit: str, scores: Sequence[LayerScores]) -> None:
         """Keep the scores of one unit of work, on disk and in the table."""
@@ -178,6 +175,27 @@ class Journal:
             part.unlink()
         self._loose, self._size = [], 0
         self._snapshot_size = path.stat().st_size
+
+
+def lock(directory: Path) -> TextIO:
+    """Make the directory and hold it for this process, until the file returned is closed.
+
+    Raises:
+        HeadpruneError: Another process holds it, or it cannot be made.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        held = (directory / "lock").open("w")
+    except OSError as error:
+        raise HeadpruneError(f"cannot write {directory}: {error.strerror}") from error
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        held.close()
+        raise HeadpruneError(
+            f"another analysis is writing to {directory}", hint="wait for it, or pass another -o"
+        ) from error
+    return held
 
 
 def part_tensors(scores: Sequence[LayerScores]) -> Iterable[tuple[str, NDArray[np.float32]]]:
