@@ -110,7 +110,9 @@ def skip_attention(hidden_states: torch.Tensor, **_: object) -> tuple[torch.Tens
     return hidden_states, None
 
 
-@pytest.mark.parametrize("config", [LlamaConfig(**SMALL), Qwen3Config(**SMALL)])
+@pytest.mark.parametrize(
+    "config", [LlamaConfig(**SMALL), Qwen3Config(**SMALL, num_key_value_heads=2)]
+)
 def test_softmax_attention_that_is_not_seen_is_not_left_out_in_silence(
     config: PretrainedConfig,
 ) -> None:
