@@ -352,7 +352,6 @@ def test_help_shows_paragraphs_as_they_are(capsys: pytest.CaptureFixture[str]) -
     assert "  calibration text -> analyze" in out
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="POSIX pipes")
 def test_a_closed_pipe_is_not_a_fail(llama_manifest: Path) -> None:
     command = f"{sys.executable} -m headprune manifest show {llama_manifest}"
     script = f"{command} | (exec <&-; sleep 2); exit ${{PIPESTATUS[0]}}"

@@ -114,19 +114,11 @@ def analyze(**options: Any) -> ExitCode:
     quiet_libraries()
     from headprune.analyzer.ranks import launched_rank
     from headprune.analyzer.run import AnalyzeRequest, analyze
-    from headprune.manifests.model import Shard
 
-    lengths, shard = options.pop("length"), options.pop("shard")
+    lengths = options.pop("length")
     progress = Progress(quiet=launched_rank().index > 0)
     try:
-        manifest = analyze(
-            AnalyzeRequest(
-                lengths=lengths,
-                shard=Shard(index=shard[0], count=shard[1]) if shard else None,
-                progress=progress,
-                **options,
-            )
-        )
+        manifest = analyze(AnalyzeRequest(lengths=lengths, progress=progress, **options))
     except KeyboardInterrupt:
         progress.close()
         click.echo("Hint: the same command with --resume goes on from here", err=True)

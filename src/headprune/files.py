@@ -80,22 +80,21 @@ def check_replaceable(path: Path) -> None:
 
 
 @contextmanager
-def staged_file(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`, moved onto it when the block ends without an error.
+def staged_file(path: Path, *, folder: Path | None = None) -> Iterator[Path]:
+    """A temporary file as `temporary_file`, moved onto `path` if the block ends without an error.
 
     Raises:
-        HeadpruneError: The folder of `path` cannot be written to.
+        HeadpruneError: The folder cannot be written to, or `path` is there and is not a file.
     """
-    with temporary_file(path) as staging:
+    with temporary_file(path, folder=folder) as staging:
         yield staging
         move_into_place(staging, path)
 
 
 def write_text_whole(path: Path, text: str, *, folder: Path | None = None) -> None:
     """Write UTF-8 text to `path` so that a reader sees the old file or the new one."""
-    with temporary_file(path, folder=folder) as staging:
+    with staged_file(path, folder=folder) as staging:
         staging.write_text(text, "utf-8")
-        move_into_place(staging, path)
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from headprune.manifests.model import Shard
+
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B)", re.IGNORECASE)
 UNITS = {
     f"{letter}{binary}b": (1024 if binary else 1000) ** power
@@ -16,10 +18,29 @@ UNITS = {
 }
 
 
-class Range(click.ParamType[tuple[int, int]]):
+class TwoNumbers(click.ParamType[Any]):
+    """Two whole numbers with a sign between them; what they mean is the subclass's to say."""
+
+    separator: str
+    example: str
+
+    def read(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        """Both numbers."""
+        try:
+            one, other = (int(part) for part in str(value).split(self.separator))
+        except ValueError:
+            self.fail(f"{value!r} is not {self.name}, such as {self.example}", param, ctx)
+        return one, other
+
+
+class Range(TwoNumbers):
     """MIN:MAX, two whole numbers."""
 
     name = "MIN:MAX"
+    separator = ":"
+    example = "10:3000"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -27,10 +48,7 @@ class Range(click.ParamType[tuple[int, int]]):
         """Read `10:3000` as (10, 3000)."""
         if isinstance(value, tuple):
             return value
-        try:
-            low, high = (int(part) for part in str(value).split(":"))
-        except ValueError:
-            self.fail(f"{value!r} is not MIN:MAX, such as 10:3000", param, ctx)
+        low, high = self.read(value, param, ctx)
         if not 1 <= low <= high:
             self.fail(f"{value!r}: expected 1 or more, and MIN not over MAX", param, ctx)
         return low, high
@@ -48,24 +66,23 @@ class OutputFile(click.ParamType[Path]):
         return Path(value).expanduser()
 
 
-class ShardOf(click.ParamType[tuple[int, int]]):
+class ShardOf(TwoNumbers):
     """I/N, the I-th of N shards."""
 
     name = "I/N"
+    separator = "/"
+    example = "2/3"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
-        """Read `2/3` as (1, 3): index from 0, count."""
-        if isinstance(value, tuple):
+    ) -> Shard:
+        """Read `2/3` as the shard of index 1."""
+        if isinstance(value, Shard):
             return value
-        try:
-            number, count = (int(part) for part in str(value).split("/"))
-        except ValueError:
-            self.fail(f"{value!r} is not I/N, such as 2/3", param, ctx)
+        number, count = self.read(value, param, ctx)
         if count == 1 or not 1 <= number <= count:
             self.fail(f"{value!r}: expected 1/N to N/N, with N at least 2", param, ctx)
-        return number - 1, count
+        return Shard(index=number - 1, count=count)
 
 
 class Size(click.ParamType[int]):

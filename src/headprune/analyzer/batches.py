@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headprune.manifests.model import Shard
+
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
@@ -45,17 +47,17 @@ class Batch:
 
 
 def make_batches(
-    sequences: Sequence[tuple[int, ...]], size: int, *, shard: tuple[int, int] = (0, 1)
+    sequences: Sequence[tuple[int, ...]], size: int, *, shard: Shard | None = None
 ) -> list[Batch]:
     """Batches of at most `size` sequences, the longest first, so that memory runs out at once.
 
     Args:
         sequences: Token ids of the whole calibration set.
         size: Sequences in one batch.
-        shard: (index, count): this process's share, every count-th batch. The batches themselves
-            are the same for any count, and so are their scores.
+        shard: This process's share, every count-th batch; None for all. The batches themselves are
+            the same for any count, and so are their scores.
     """
-    index, count = shard
+    index, count = (shard.index, shard.count) if shard else (0, 1)
     order = sorted(range(len(sequences)), key=lambda number: (-len(sequences[number]), number))
     groups = [tuple(order[start : start + size]) for start in range(0, len(order), size)]
     return [

@@ -22,6 +22,7 @@ from transformers.core_model_loading import (
 from transformers.modeling_utils import LoadStateDictConfig
 
 from headprune.analyzer.loading import DTYPES, ModelSource
+from headprune.analyzer.sources import CHECK_FILES
 from headprune.analyzer.weights import combine, hash_tensor, opened, tensor_names
 from headprune.errors import HeadpruneError, first_line
 from headprune.files import write_text_whole
@@ -126,13 +127,13 @@ class LayerWeights:
             # transformers and safetensors raise a dozen types here, each about these files.
             raise HeadpruneError(
                 f"cannot load the weights of {self.source.name}: {first_line(error)}",
-                hint="check the directory, or download the model again",
+                hint=CHECK_FILES,
             ) from error
         wrong = sorted(map(str, report.mismatched_keys)) + sorted(report.conversion_errors)
         if wrong:
             raise HeadpruneError(
                 f"the weights of {self.source.name} do not fit its configuration: {wrong[0]}",
-                hint="check the directory, or download the model again",
+                hint=CHECK_FILES,
             )
 
     def _read(self, where: int, *, keep: bool) -> dict[str, torch.Tensor]:
@@ -158,7 +159,7 @@ class LayerWeights:
         if missing:
             raise HeadpruneError(
                 f"the weights of {self.source.name} are incomplete: {what} has no {missing[0]}",
-                hint="check the directory, or download the model again",
+                hint=CHECK_FILES,
             )
 
 

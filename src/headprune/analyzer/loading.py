@@ -14,7 +14,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from headprune.analyzer.bos import leading_bos
 from headprune.analyzer.geometry import Geometry, probe_layers
-from headprune.analyzer.sources import ModelFiles, find_model_files
+from headprune.analyzer.sources import CHECK_FILES, ModelFiles, find_model_files
 from headprune.analyzer.weights import hash_weights
 from headprune.errors import HeadpruneError, first_line
 from headprune.manifests.model import ModelInfo, TokenizerInfo
@@ -212,14 +212,14 @@ def load_weights(source: ModelSource, dtype: str, device_map: str | None) -> Pre
         # transformers and safetensors raise a dozen types here, each about these files.
         raise HeadpruneError(
             f"cannot load the weights of {source.name}: {first_line(error)}",
-            hint="check the directory, or download the model again",
+            hint=CHECK_FILES,
         ) from error
     missing = sorted(report["missing_keys"]) + sorted(str(m) for m in report["mismatched_keys"])
     if missing:
         raise HeadpruneError(
             f"the weights of {source.name} are incomplete: {len(missing)} tensors are missing or "
             f"have another shape, such as {missing[0]}",
-            hint="check the directory, or download the model again",
+            hint=CHECK_FILES,
         )
     model.train(mode=False)
     return model

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -72,16 +73,12 @@ class Meter:
     Args:
         total: Amount of all work, in tokens (times layers where the work goes layer by layer).
         tell: Told a line at a time.
-        verb: First word of the line.
         unit: What is counted.
     """
 
-    def __init__(
-        self, total: int, tell: Callable[[str], None], *, verb: str = "profiled", unit: str
-    ) -> None:
+    def __init__(self, total: int, tell: Callable[[str], None], *, unit: str) -> None:
         self.total = total
         self.tell = tell
-        self.verb = verb
         self.unit = unit
         self.done = self.skipped = 0
         self.started = time.monotonic()
@@ -98,39 +95,44 @@ class Meter:
         rate = max(self.done - self.skipped, 1) / seconds
         left = int((self.total - self.done) / rate)
         self.tell(
-            f"{self.verb} {self.done:,}/{self.total:,} {self.unit}, {rate:,.0f}/s, "
+            f"profiled {self.done:,}/{self.total:,} {self.unit}, {rate:,.0f}/s, "
             f"{left // 60}:{left % 60:02d} left"
         )
 
 
-def profile(
-    model: PreTrainedModel,
-    batches: Iterable[Batch],
-    scores: Sequence[Score],
-    *,
-    record: Callable[[str, Sequence[LayerScores]], None],
-    done: set[str],
-    meter: Meter,
-    seed: int = 0,
-) -> None:
-    """Run all batches that are not done yet.
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What to profile, and what becomes of it; the same in memory and streamed.
 
-    Args:
-        model: The model.
+    Attributes:
         batches: Batches of the calibration set.
         scores: Scores to compute.
         record: Given the name of each unit of work and its scores.
         done: Names of the units that an earlier run has recorded.
-        meter: Told of the progress.
+        tell: Told of the progress, a line at a time.
         seed: Seed of seeded scores.
     """
+
+    batches: Sequence[Batch]
+    scores: Sequence[Score]
+    record: Callable[[str, Sequence[LayerScores]], None]
+    done: set[str]
+    tell: Callable[[str], None]
+    seed: int
+
+    @property
+    def size(self) -> int:
+        """Real tokens."""
+        return sum(batch.size for batch in self.batches)
+
+
+def profile(model: PreTrainedModel, work: Work) -> None:
+    """Run all batches that are not done yet through a model in memory."""
     projection = ProjectionNorm()
-    todo = []
-    for batch in batches:
-        if str(batch.number) in done:
-            meter.skip(batch.size)
-        else:
-            todo.append(batch)
+    meter = Meter(work.size, work.tell, unit="tokens")
+    todo = [batch for batch in work.batches if str(batch.number) not in work.done]
+    meter.skip(work.size - sum(batch.size for batch in todo))
     for batch in todo:
-        record(str(batch.number), profile_batch(model, batch, scores, projection, seed=seed))
+        found = profile_batch(model, batch, work.scores, projection, seed=work.seed)
+        work.record(str(batch.number), found)
         meter.advance(batch.size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from headprune import __version__
-from headprune.analyzer.batches import Batch, make_batches
+from headprune.analyzer.batches import make_batches
 from headprune.analyzer.calibration import (
     DEFAULT_LENGTHS,
     DEFAULT_SEQUENCES,
@@ -26,15 +26,16 @@ from headprune.analyzer.journal import Journal
 from headprune.analyzer.layer_weights import LayerWeights
 from headprune.analyzer.loading import (
     DTYPES,
+    LoadedModel,
     ModelSource,
     describe_model,
     load_whole,
     open_source,
 )
-from headprune.analyzer.profiling import Meter, profile
+from headprune.analyzer.profiling import Work, profile
 from headprune.analyzer.ranks import Rank, connected, gather, launched_rank, wait
 from headprune.analyzer.score_table import ScoreTable
-from headprune.analyzer.scores import Score, find_scores
+from headprune.analyzer.scores import find_scores
 from headprune.analyzer.sources import remember_directory
 from headprune.analyzer.streaming import stream
 from headprune.analyzer.summary import write_results
@@ -71,7 +72,7 @@ class AnalyzeRequest:
             GPUs.
         stream: Read the weights a layer at a time; None: if they exceed `memory`.
         memory: Bytes that the weights may take; None: most of what is free.
-        shard: (index, count) of a share of the batches, for `headprune manifest merge`.
+        shard: A share of the batches, for `headprune manifest merge`; None for all.
         resume: Go on with an interrupted analysis.
         restart: Throw away an interrupted analysis.
         revision: Commit, tag or branch on the hub.
@@ -128,11 +129,7 @@ def analyze(request: AnalyzeRequest) -> Manifest | None:
     request.progress(calibration.report)
     dtype = "float32" if request.dtype == "auto" and device.type == "cpu" else request.dtype
     streamed = must_stream(request, source, dtype, device)
-    batches = make_batches(
-        calibration.sequences,
-        request.batch_size,
-        shard=(shard.index, shard.count) if shard else (0, 1),
-    )
+    batches = make_batches(calibration.sequences, request.batch_size, shard=shard)
     table = ScoreTable(scores, len(calibration.sequences))
     with (
         connected(rank),
@@ -144,8 +141,21 @@ def analyze(request: AnalyzeRequest) -> Manifest | None:
             restart=request.restart,
         ) as journal,
     ):
-        run = profile_streamed if streamed else profile_whole
-        info = run(request, source, batches, scores, journal, dtype=dtype, device=device)
+        work = Work(
+            batches=batches,
+            scores=scores,
+            record=journal.record,
+            done=journal.done,
+            tell=request.progress,
+            seed=request.seed,
+        )
+        if streamed:
+            weights = LayerWeights(source, dtype, device, journal.directory / "weights.json")
+            info = profile_streamed(weights, work, journal.directory)
+        else:
+            loaded = load_model_onto(device, request, source, dtype)
+            profile(loaded.model, work)
+            info = loaded.info
         if info.left_out_layers:
             request.progress(f"leaving out {describe_left_out(info)}")
         remember_directory(info.weights_sha256, source.files.directory)
@@ -169,64 +179,27 @@ def analyze(request: AnalyzeRequest) -> Manifest | None:
     return manifest
 
 
-def profile_whole(
-    request: AnalyzeRequest,
-    source: ModelSource,
-    batches: Sequence[Batch],
-    scores: Sequence[Score],
-    journal: Journal,
-    *,
-    dtype: str,
-    device: torch.device,
-) -> ModelInfo:
-    """Profile with all weights in memory."""
-    spread = request.device == "auto"
-    loaded = load_whole(source, dtype, device_map="auto" if spread else None)
-    if not spread:
-        nn.Module.to(loaded.model, device)
-    profile(
-        loaded.model,
-        batches,
-        scores,
-        record=journal.record,
-        done=journal.done,
-        meter=Meter(sum(batch.size for batch in batches), request.progress, unit="tokens"),
-        seed=request.seed,
-    )
-    return loaded.info
+def load_model_onto(
+    device: torch.device, request: AnalyzeRequest, source: ModelSource, dtype: str
+) -> LoadedModel:
+    """The model with all weights, on its device or spread over all GPUs."""
+    if request.device == "auto":
+        return load_whole(source, dtype, device_map="auto")
+    loaded = load_whole(source, dtype)
+    nn.Module.to(loaded.model, device)
+    return loaded
 
 
-def profile_streamed(
-    request: AnalyzeRequest,
-    source: ModelSource,
-    batches: Sequence[Batch],
-    scores: Sequence[Score],
-    journal: Journal,
-    *,
-    dtype: str,
-    device: torch.device,
-) -> ModelInfo:
+def profile_streamed(weights: LayerWeights, work: Work, directory: Path) -> ModelInfo:
     """Profile with the weights of one layer in memory at a time."""
-    weights = LayerWeights(source, dtype, device, journal.directory / "weights.json")
-    total = len(weights.layers) * sum(batch.size for batch in batches)
-    geometry = stream(
-        weights,
-        batches,
-        scores,
-        directory=journal.directory,
-        record=journal.record,
-        done=journal.done,
-        meter=Meter(total, request.progress, unit="layer tokens"),
-        seed=request.seed,
-    )
-    request.progress("hashing the remaining weights")
+    geometry = stream(weights, work, directory)
+    work.tell("hashing the remaining weights")
+    name = full_name(weights.model, weights.source.name)
     return describe_model(
-        source,
+        weights.source,
         weights_sha256=weights.identity(),
         dtype=weights.model.dtype,
-        geometry=geometry_of(
-            weights.model, full_name(weights.model, source.name), geometry.items()
-        ),
+        geometry=geometry_of(weights.model, name, geometry.items()),
     )
 
 
@@ -276,24 +249,21 @@ def plan_of(
 ) -> dict[str, Any]:
     """All that decides what an analysis finds; an interrupted one goes on under the same alone."""
     weights = [(path.name, path.stat()) for path in source.files.weights]
-    return {
+    plan = {
         "version": __version__,
         "weights": [[name, stat.st_size, stat.st_mtime_ns] for name, stat in weights],
         "tokenizer": source.tokenizer_info.sha256,
-        "calibration": json_types(asdict(calibration.info)),
-        "scores": list(request.scores),
+        "calibration": asdict(calibration.info),
+        "scores": request.scores,
         "batch size": request.batch_size,
         "seed": request.seed,
         "dtype": dtype,
         "device": request.device,
         "streaming": streamed,
-        "shard": json_types(asdict(shard)) if shard else None,
+        "shard": asdict(shard) if shard else None,
     }
-
-
-def json_types(value: Any) -> Any:
-    """The value as it reads back from JSON."""
-    return json.loads(json.dumps(value))
+    as_it_reads_back: dict[str, Any] = json.loads(json.dumps(plan))
+    return as_it_reads_back
 
 
 def find_device(name: str, rank: Rank) -> torch.device:

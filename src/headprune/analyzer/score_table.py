@@ -122,7 +122,10 @@ class ScoreTable:
         return rows[layer]
 
     def _histogram(self, name: str, layer: int, heads: int) -> HistogramTable:
-        return self._histograms[name].setdefault(layer, HistogramTable(heads))
+        tables = self._histograms[name]
+        if layer not in tables:
+            tables[layer] = HistogramTable(heads)
+        return tables[layer]
 
 
 def histogram_tensors(name: str, histograms: list[Histogram]) -> dict[str, NDArray[Any]]:

@@ -12,6 +12,7 @@ from headprune.errors import HeadpruneError, first_line
 from headprune.files import write_text_whole
 
 HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")
+CHECK_FILES = "check the directory, or download the model again"
 HUB_PATTERNS = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.py"]
 
 

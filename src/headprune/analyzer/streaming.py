@@ -23,10 +23,9 @@ from headprune.analyzer.batches import Batch
 from headprune.analyzer.geometry import heads_of
 from headprune.analyzer.interception import AttentionCall, intercepted
 from headprune.analyzer.layer_weights import LayerWeights
-from headprune.analyzer.profiling import Meter, collecting
+from headprune.analyzer.profiling import Meter, Work, collecting
 from headprune.analyzer.projection import ProjectionNorm
 from headprune.analyzer.score_table import LayerScores
-from headprune.analyzer.scores import Score
 from headprune.files import staged_file, write_text_whole
 from headprune.manifests.model import LayerHeads
 
@@ -75,45 +74,31 @@ class HiddenStates:
         return self.directory / f"hidden-{batch.number:06d}.safetensors"
 
 
-def stream(
-    weights: LayerWeights,
-    batches: Sequence[Batch],
-    scores: Sequence[Score],
-    *,
-    directory: Path,
-    record: Callable[[str, Sequence[LayerScores]], None],
-    done: set[str],
-    meter: Meter,
-    seed: int = 0,
-) -> dict[int, LayerHeads]:
+def stream(weights: LayerWeights, work: Work, directory: Path) -> dict[int, LayerHeads]:
     """Profile layer by layer; what an earlier run has done is not done again.
 
     Args:
         weights: The model.
-        batches: Batches of the calibration set.
-        scores: Scores to compute.
+        work: What to profile.
         directory: Keeps hidden states and geometry for a run that goes on later.
-        record: Given the name of each unit of work and its scores.
-        done: Names of the units that an earlier run has recorded.
-        meter: Told of the progress; one layer of one token is one piece of work.
-        seed: Seed of seeded scores.
 
     Returns:
         The geometry of every layer with softmax attention.
     """
     hidden = HiddenStates(directory)
-    embed(weights, batches, hidden)
+    embed(weights, work.batches, hidden)
     geometry = read_geometry(directory)
+    meter = Meter(len(weights.layers) * work.size, work.tell, unit="layer tokens")
     for layer in range(len(weights.layers)):
-        todo = [batch for batch in batches if hidden.next_layer(batch) == layer]
-        meter.skip(sum(b.size for b in batches) - sum(b.size for b in todo))
+        todo = [batch for batch in work.batches if hidden.next_layer(batch) == layer]
+        meter.skip(work.size - sum(batch.size for batch in todo))
         if not todo:
             continue
         weights.load_layer(layer)
         projection = ProjectionNorm()
         for batch in todo:
             found: list[LayerScores] = []
-            inner = collecting(found, batch, scores, projection, seed=seed)
+            inner = collecting(found, batch, work.scores, projection, seed=work.seed)
 
             def handler(
                 call: AttentionCall, inner: Callable[[AttentionCall], Tensor] = inner
@@ -124,9 +109,9 @@ def stream(
             with torch.inference_mode(), intercepted(weights.model, handler):
                 states = run_layer(weights, layer, batch, hidden.read(batch, weights.device))
             unit = f"{layer}/{batch.number}"
-            if found and unit not in done:
+            if found and unit not in work.done:
                 write_geometry(directory, geometry)
-                record(unit, found)
+                work.record(unit, found)
             hidden.write(batch, layer + 1, states)
             meter.advance(batch.size)
         weights.drop_layer(layer)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from headprune.analyzer.sources import CHECK_FILES
 from headprune.errors import HeadpruneError, first_line
 
 HASHING_THREADS = 4
@@ -44,7 +45,7 @@ def opened(path: Path) -> Iterator[Any]:
     except (OSError, SafetensorError) as error:
         raise HeadpruneError(
             f"cannot load the weights in {path}: {first_line(error)}",
-            hint="check the directory, or download the model again",
+            hint=CHECK_FILES,
         ) from error
     with content:
         yield content
