@@ -314,7 +314,7 @@ def test_outcomes_map_to_exit_codes(
     assert code == ExitCode.INTERNAL
     assert "boom" in err
     assert "Traceback" not in err
-    assert outcome(HeadpruneError("x", exit_code=ExitCode.INVALID))[0] == ExitCode.INVALID
+    assert outcome(HeadpruneError("x", hint="y", exit_code=ExitCode.INVALID))[0] == ExitCode.INVALID
     code, err = outcome(ModuleNotFoundError("no", name="torch"))
     assert code == ExitCode.USAGE
     assert "headprune[all]" in err

@@ -238,7 +238,7 @@ Examples:
     type=Names(),
     default=("mmlu",),
     show_default="mmlu",
-    help="mmlu, piqa, winogrande, demo; comma-separated.",
+    help="mmlu, piqa, winogrande, demo (the packaged questions); comma-separated.",
 )
 @click.option("--data", type=FILE, help="Folder with local task files. [default: the hub]")
 @click.option("--shots", type=click.IntRange(min=0), default=5, help="Examples in the prompt.")
@@ -368,7 +368,7 @@ def analyzed_model(manifest: Any, from_onnx: Path | None) -> str | None:
 
     if manifest.model.revision is not None:
         return str(manifest.model.name)
-    found = recall_directory(manifest.model.weights_sha256)
+    found = recall_directory(manifest.model)
     if found is None and from_onnx is None:
         raise HeadpruneError(
             f"the manifest is of the local model {manifest.model.name}, and no directory with its "

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+# Hints that several stages give.
+ANALYZE_AGAIN = "make the manifest again: headprune analyze --model DIR -o manifest.json"
+EXPORT_AGAIN = "export the model again: headprune export --manifest manifest.json -o DIR"
+REPORT_BUG = "this is a bug in headprune: please report it with the command and its output"
+SERVED = "headprune serves models with softmax attention behind that interface"
+UNGATED = "pass a graph of headprune export --gate none, or the model: --model DIR"
+WRITABLE = "pass a path that you may write to, on a disk with room"
+
 
 class ExitCode(IntEnum):
     """What each exit code of a headprune command means."""
@@ -26,9 +34,7 @@ class HeadpruneError(Exception):
         exit_code: The process's exit code; `USAGE` unless the result itself is not valid.
     """
 
-    def __init__(
-        self, message: str, *, hint: str | None = None, exit_code: ExitCode = ExitCode.USAGE
-    ) -> None:
+    def __init__(self, message: str, *, hint: str, exit_code: ExitCode = ExitCode.USAGE) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint

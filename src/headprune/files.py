@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from headprune.errors import HeadpruneError
+from headprune.errors import WRITABLE, HeadpruneError
 
 HASH_BLOCK = 1 << 22
 
@@ -42,7 +42,7 @@ def temporary_file(path: Path, *, folder: Path | None = None) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=folder, prefix=f".{path.name}.")
     except OSError as error:
-        raise HeadpruneError(f"cannot write {path}: {error.strerror}") from error
+        raise HeadpruneError(f"cannot write {path}: {error.strerror}", hint=WRITABLE) from error
     os.close(handle)
     try:
         yield Path(name)
@@ -113,7 +113,7 @@ def staged_directory(path: Path, *, force: bool = False) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     except OSError as error:
-        raise HeadpruneError(f"cannot write {path}: {error.strerror}") from error
+        raise HeadpruneError(f"cannot write {path}: {error.strerror}", hint=WRITABLE) from error
     try:
         yield staging
         staging.chmod(0o777 & ~_umask())
@@ -133,7 +133,9 @@ def check_free(path: Path, *, force: bool) -> None:
     """
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         kind = "symbolic link" if path.is_symlink() else "file"
-        raise HeadpruneError(f"{path} is a {kind}, expected a directory to write to")
+        raise HeadpruneError(
+            f"{path} is a {kind}, expected a directory to write to", hint="pass another -o DIR"
+        )
     if not path.is_dir() or not any(path.iterdir()):
         return
     if not force:

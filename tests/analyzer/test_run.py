@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from headprune.analyzer.gating import Decision, gated
 from headprune.analyzer.loading import load_model
 from headprune.analyzer.run import AnalyzeRequest, analyze
 from headprune.analyzer.scores import find_scores
+from headprune.analyzer.sources import recall_directory
 from headprune.errors import HeadpruneError
 from headprune.files import sha256_file
 from headprune.manifests import read_manifest
@@ -68,6 +70,71 @@ def test_batches_change_the_speed_not_the_scores(
         np.testing.assert_allclose(
             together.scores[name].quantiles, score.quantiles, rtol=relative, atol=absolute
         )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_weights_without_a_place_are_told(
+    llama_directory: Path, text_file: Path, tmp_path: Path, stream: bool
+) -> None:
+    model = shutil.copytree(llama_directory, tmp_path / "model")
+    settings = json.loads((model / "config.json").read_text())
+    settings["num_hidden_layers"] -= 1
+    (model / "config.json").write_text(json.dumps(settings))
+    last = f"model.layers.{settings['num_hidden_layers']}."
+    lines: list[str] = []
+    analyze(request(model, text_file, tmp_path / "m.json", stream=stream, progress=lines.append))
+    (told,) = [line for line in lines if line.startswith("warning")]
+    assert last in told
+    lines.clear()
+    analyze(
+        request(
+            llama_directory, text_file, tmp_path / "n.json", stream=stream, progress=lines.append
+        )
+    )
+    assert not [line for line in lines if line.startswith("warning")]
+
+
+def test_a_model_is_its_weights_and_its_configuration(
+    llama_directory: Path, text_file: Path, llama_manifest: Path, tmp_path: Path
+) -> None:
+    """What only says who saved it, or in which order, is no other model."""
+    known = read_manifest(llama_manifest).model
+    settings = json.loads((llama_directory / "config.json").read_text())
+    for name, changes in (
+        ("same", {"transformers_version": "4.0"}),
+        ("other", {"hidden_act": "relu"}),
+    ):
+        model = shutil.copytree(llama_directory, tmp_path / name)
+        turned = dict(reversed((settings | changes).items()))
+        (model / "config.json").write_text(json.dumps(turned))
+        analyze(request(model, text_file, tmp_path / f"{name}.json", scores=("ahon",)))
+        found = read_manifest(tmp_path / f"{name}.json").model
+        assert found.weights_sha256 == known.weights_sha256
+        assert (found.config_sha256 == known.config_sha256) == (name == "same")
+        assert recall_directory(found) == model
+    assert recall_directory(known) == tmp_path / "same"
+
+
+def test_replacing_a_manifest_removes_its_raw_scores(
+    llama_directory: Path, text_file: Path, tmp_path: Path
+) -> None:
+    def raw() -> set[str]:
+        return {path.name for path in tmp_path.glob("scores-*")}
+
+    def run(name: str, seed: int) -> str:
+        analyze(request(llama_directory, text_file, tmp_path / name, scores=("ahon",), seed=seed))
+        scores = read_manifest(tmp_path / name).raw_scores
+        assert scores is not None
+        return scores.file
+
+    first, again = run("a.json", 0), run("a.json", 0)
+    assert first == again
+    assert raw() == {first}
+    second = run("a.json", 1)
+    assert raw() == {second}
+    assert run("b.json", 1) == second
+    third = run("a.json", 2)
+    assert raw() == {second, third}, "the other manifest names it still"
 
 
 def test_raw_scores_give_the_manifests_thresholds_and_shares(llama_manifest: Path) -> None:

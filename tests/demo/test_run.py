@@ -31,7 +31,7 @@ def test_the_gated_model_passes(folder: Path, capsys: pytest.CaptureFixture[str]
     assert code == ExitCode.OK, out
     assert "PASS" in out
     verdict = json.loads((folder / "gated-verdict.json").read_text())
-    validate(verdict, "verdict-v1", where="verdict")
+    validate(verdict, "verdict-v1", where="verdict", hint="-")
     (task,) = verdict["tasks"]
     questions = (questions_directory() / "demo" / "test.jsonl").read_text().splitlines()
     assert task["questions"] == len(questions)

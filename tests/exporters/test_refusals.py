@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -70,11 +71,31 @@ def test_other_model(llama: Family, families: Callable[[str], Family], tmp_path:
         request = ExportRequest(
             manifest=llama.manifest, output=tmp_path / "out", gate=None, **source
         )
-        with pytest.raises(HeadpruneError, match="the manifest is of another model") as caught:
+        with pytest.raises(HeadpruneError, match="is another model than the manifest's") as caught:
             export_onnx(request)
         assert caught.value.exit_code == ExitCode.USAGE
         assert llama.manifest.model.weights_sha256[:12] in caught.value.message
         assert list(tmp_path.iterdir()) == []
+
+
+def test_other_configuration(llama: Family, tmp_path: Path) -> None:
+    """The same weights under another configuration compute something else."""
+    graph, model = tmp_path / "graph", tmp_path / "model"
+    shutil.copytree(llama.baseline.directory, graph)
+    shutil.copytree(llama.directory, model)
+    for settings in (model / "config.json", graph / "manifest.json"):
+        document = json.loads(settings.read_text())
+        if settings.parent == model:
+            document["rms_norm_eps"] = 0.1
+        else:
+            document["model"]["config_sha256"] = "0" * 64
+        settings.write_text(json.dumps(document))
+    for source in ({"model": str(model)}, {"from_onnx": graph / "model.onnx"}):
+        request = ExportRequest(
+            manifest=llama.manifest, output=tmp_path / "out", gate=None, **source
+        )
+        with pytest.raises(HeadpruneError, match=r"hash of config\.json"):
+            export_onnx(request)
 
 
 def test_gated_graph_is_not_gated_again(llama: Family, gated: Gated, tmp_path: Path) -> None:

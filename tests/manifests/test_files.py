@@ -73,7 +73,7 @@ def test_schemas_are_strict(name: str) -> None:
 @pytest.mark.parametrize("text", ["NaN", "[Infinity]", "[-Infinity]", "1e999", "{", "'a'"])
 def test_json_is_strict(text: str) -> None:
     with pytest.raises(HeadpruneError, match="here is not JSON"):
-        parse_json(text, where="here")
+        parse_json(text, where="here", hint="-")
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from headprune.demo.assets import questions_directory
 from headprune.errors import ExitCode, HeadpruneError
+from headprune.manifests import read_manifest
 from headprune.schemas.validation import validate
 from headprune.verifier import VerifyRequest, recheck, summary, verify
 from headprune.verifier.session import GraphSession
@@ -72,7 +74,7 @@ def test_bad_gate_fails_and_writes_every_report(
     assert verdict.exit_code is ExitCode.FAIL
     assert len(runs) == 2 * 60, "one forward a question and model"
     assert read_json(report)["status"] == "FAIL"
-    validate(read_json(report), "verdict-v1", where="report")
+    validate(read_json(report), "verdict-v1", where="report", hint="-")
     assert '<failure type="FAIL"' in junit.read_text("utf-8")
     assert recheck(report) == verdict
     assert sorted(path.name for path in report.parent.iterdir()) == ["verdict.json"]
@@ -160,7 +162,7 @@ def test_other_tokenizer_is_invalid(world: World, tmp_path: Path) -> None:
 
 def test_manifest_of_another_model_is_refused(world: World, tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "other", seed=1)
-    with pytest.raises(HeadpruneError, match="the manifest describes other") as caught:
+    with pytest.raises(HeadpruneError, match="another model than the manifest") as caught:
         verify_demo(world, manifest=make_manifest(tmp_path / "other"))
     assert caught.value.exit_code is ExitCode.USAGE
 
@@ -262,7 +264,6 @@ def test_answers_of_other_inputs_are_not_used(
         ({"tasks": ("demo", "demo")}, "a task is given twice"),
         ({"tasks": ("piqa",)}, "no file "),
         ({"data": Path("nowhere")}, "no folder nowhere"),
-        ({"data": None}, "not on the hub"),
         ({"shots": 4}, "has 3 examples for few-shot prompts, expected 4"),
         ({"shots": -1}, "the number of shots is -1"),
         ({"samples": 0}, "the number of samples is 0"),
@@ -279,7 +280,35 @@ def test_unusable_input_is_one_clear_line(
         verify_demo(world, **options)
     assert message in caught.value.message
     assert "\n" not in caught.value.message
+    assert caught.value.hint
     assert caught.value.exit_code is ExitCode.USAGE
+
+
+def test_the_demo_needs_no_data(world: World) -> None:
+    verdict = verify_demo(world, data=None, samples=2)
+    with (questions_directory() / "demo" / "test.jsonl").open(encoding="utf-8") as file:
+        subjects = {json.loads(line)["subject"] for line in file}
+    assert {row.subject for row in verdict.rows} <= subjects
+
+
+def test_hints_do_not_write_over_what_is_there(world: World, tmp_path: Path) -> None:
+    """A folder or file of the user's is never the output of the command in a hint."""
+    (tmp_path / "weights").write_text("no manifest")
+    (tmp_path / "verdict.json").write_text("{}")
+    (tmp_path / "folder").mkdir()
+    for attempt, command in (
+        (lambda: read_manifest(tmp_path / "weights"), "headprune analyze --model DIR -o manifest"),
+        (lambda: recheck(tmp_path / "verdict.json"), "headprune verify --manifest manifest.json"),
+        (
+            lambda: verify_demo(world, candidate=tmp_path / "folder"),
+            "headprune export --manifest manifest.json -o DIR",
+        ),
+    ):
+        with pytest.raises(HeadpruneError) as caught:
+            attempt()
+        assert caught.value.hint is not None
+        assert command in caught.value.hint
+        assert str(tmp_path) not in caught.value.hint
 
 
 def test_provider_asked_for_must_be_there(world: World) -> None:

@@ -97,7 +97,8 @@ def real_ranges(mask: Tensor | None, batch: int, positions: int) -> Iterator[sli
         if not real or real[-1] - real[0] + 1 != len(real):
             raise HeadpruneError(
                 "a sequence's attention mask must be 1 on one contiguous run of tokens, "
-                f"got {len(real)} real tokens" + (f" in {real[0]}…{real[-1]}" if real else "")
+                f"got {len(real)} real tokens" + (f" in {real[0]}…{real[-1]}" if real else ""),
+                hint="pad on one side only",
             )
         yield slice(real[0], real[-1] + 1)
 

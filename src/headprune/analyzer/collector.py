@@ -29,7 +29,8 @@ def collect(capture: Capture, scores: Sequence[Score]) -> LayerScores:
         expected = (batch, positions, heads) if token else (batch, heads)
         if tuple(result.shape) != expected:
             raise HeadpruneError(
-                f"score {score.id} gave the shape {tuple(result.shape)}, expected {expected}"
+                f"score {score.id} gave the shape {tuple(result.shape)}, expected {expected}",
+                hint="mend the function of this score; docs/scores.md says what it gets and gives",
             )
         if token:
             result = result.flatten(0, 1) if capture.whole else result[capture.mask]

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from headprune.analyzer.attention import attention
 from headprune.analyzer.interception import AttentionCall, intercepted
-from headprune.errors import HeadpruneError, first_line
+from headprune.errors import SERVED, HeadpruneError, first_line
 from headprune.manifests.model import LayerHeads, describe_layers
 
 SOFTMAX_ATTENTION = frozenset({"attention", "full_attention", "sliding_attention"})
@@ -70,12 +70,13 @@ def geometry_of(
     if not indices:
         raise HeadpruneError(
             f"{name} {why_not_seen(model)}",
-            hint="headprune serves models with softmax attention behind that interface",
+            hint=SERVED,
         )
     if len(set(indices)) < len(indices) or not set(indices) <= set(range(count)):
         raise HeadpruneError(
             f"{name} calls attention as layers {', '.join(map(str, indices))} of {count}, expected "
-            "each layer once (attention in two parts or shared by layers is not served)"
+            "each layer once (attention in two parts or shared by layers is not served)",
+            hint=SERVED,
         )
     left_out = tuple(index for index in range(count) if index not in indices)
     check_left_out(model, name, left_out)
@@ -101,7 +102,7 @@ def probe_calls(model: PreTrainedModel, name: str) -> list[tuple[int, LayerHeads
     except Exception as error:
         # Whatever the model's own code raises when its attention is taken over.
         raise HeadpruneError(
-            f"{name} does not run through {INTERFACE}: {first_line(error)}"
+            f"{name} does not run through {INTERFACE}: {first_line(error)}", hint=SERVED
         ) from error
     return calls
 
@@ -130,7 +131,8 @@ def check_left_out(model: PreTrainedModel, name: str, left_out: tuple[int, ...])
         raise HeadpruneError(
             f"{name} does not call attention through {INTERFACE} in layers "
             f"{describe_layers(missed)}, and its configuration does not name them as layers "
-            "without softmax attention"
+            "without softmax attention",
+            hint=SERVED,
         )
 
 

@@ -92,7 +92,10 @@ class HistogramTable:
 
     def __init__(self, heads: int) -> None:
         if heads > _MAX_HEADS:
-            raise HeadpruneError(f"a layer has {heads} heads, expected at most {_MAX_HEADS}")
+            raise HeadpruneError(
+                f"a layer has {heads} heads, expected at most {_MAX_HEADS}",
+                hint="leave out the scores of tokens: --scores awft,ahon,…",
+            )
         self.heads = heads
         self._keys: Keys = np.empty(0, np.uint32)
         self._counts: Counts = np.empty(0, np.uint8)

@@ -144,7 +144,8 @@ def check_served(call: AttentionCall, others: dict[str, Any]) -> None:
         raise HeadpruneError(
             f"{what} has values of width {call.value.shape[-1]} and queries of width "
             f"{call.query.shape[-1]}, expected one head_dim (multi-head latent attention is not "
-            "served)"
+            "served)",
+            hint=DECODER_HINT,
         )
 
 
@@ -156,7 +157,9 @@ def layer_index(module: nn.Module) -> int:
     """
     index = getattr(module, "layer_idx", None)
     if not isinstance(index, int):
-        raise HeadpruneError(f"{type(module).__name__} does not say which layer it is (layer_idx)")
+        raise HeadpruneError(
+            f"{type(module).__name__} does not say which layer it is (layer_idx)", hint=DECODER_HINT
+        )
     return index
 
 

@@ -20,7 +20,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from headprune.analyzer.score_table import LayerScores, ScoreTable
-from headprune.errors import HeadpruneError
+from headprune.errors import WRITABLE, HeadpruneError
 from headprune.files import staged_file, write_text_whole
 
 SNAPSHOT = "snapshot.safetensors"
@@ -187,7 +187,9 @@ def lock(directory: Path) -> TextIO:
         directory.mkdir(parents=True, exist_ok=True)
         held = (directory / "lock").open("w")
     except OSError as error:
-        raise HeadpruneError(f"cannot write {directory}: {error.strerror}") from error
+        raise HeadpruneError(
+            f"cannot write {directory}: {error.strerror}", hint=WRITABLE
+        ) from error
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -29,6 +30,7 @@ from headprune.files import write_text_whole
 
 OUTSIDE = -1
 UNUSED = -2
+OLD_BUFFERS = (r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$")  # transformers ignores them too
 
 
 class LayerWeights:
@@ -46,6 +48,7 @@ class LayerWeights:
     Attributes:
         model: Its parameters are on the meta device, but for those brought in.
         layers: The decoder layers.
+        unused: Names of tensors on disk that the model has no place for.
 
     Raises:
         HeadpruneError: The model does not keep its decoder layers in one list.
@@ -68,7 +71,7 @@ class LayerWeights:
             device_map={"": device},
             weight_mapping=mapping,  # type: ignore[arg-type]
         )
-        self._where = self._place_tensors(mapping)
+        self._where, self.unused = self._place_tensors(mapping)
 
     def load_layer(self, layer: int) -> None:
         """Bring in one decoder layer.
@@ -98,11 +101,15 @@ class LayerWeights:
             self._read(where, keep=False)
         return combine(self.digests)
 
-    def _place_tensors(self, mapping: list[Any]) -> dict[int, list[tuple[Path, str]]]:
-        """Which tensors of which file each layer needs."""
+    def _place_tensors(
+        self, mapping: list[Any]
+    ) -> tuple[dict[int, list[tuple[Path, str]]], tuple[str, ...]]:
+        """Which tensors of which file each layer needs, and those that nothing needs."""
         renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
         converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
         known = self.model.state_dict()
+        ignored = (*(self.model._keys_to_ignore_on_load_unexpected or ()), *OLD_BUFFERS)
+        unused: list[str] = []
         base = {f"{self.model.base_model_prefix}.{name}" for name in self._base_names()}
         where: dict[int, list[tuple[Path, str]]] = defaultdict(list)
         for path in self.source.files.weights:
@@ -114,7 +121,9 @@ class LayerWeights:
                 if target.startswith(self.prefix):
                     place = int(target.removeprefix(self.prefix).split(".", 1)[0])
                 where[place].append((path, name))
-        return where
+                if target not in known and not any(re.search(key, target) for key in ignored):
+                    unused.append(name)
+        return where, tuple(sorted(unused))
 
     def _base_names(self) -> Iterable[str]:
         return self.model.base_model.state_dict().keys()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +11,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-from headprune.analyzer.bos import leading_bos
 from headprune.analyzer.geometry import Geometry, probe_layers
+from headprune.analyzer.identity import describe_tokenizer, hash_config
 from headprune.analyzer.sources import CHECK_FILES, ModelFiles, find_model_files
 from headprune.analyzer.weights import hash_weights
 from headprune.errors import HeadpruneError, first_line
@@ -61,11 +60,13 @@ class LoadedModel:
         model: In evaluation mode.
         info: Identity and attention geometry.
         source: Where it was read from, and its tokenizer.
+        unused: Names of tensors on disk that the model has no place for.
     """
 
     model: PreTrainedModel
     info: ModelInfo
     source: ModelSource
+    unused: tuple[str, ...] = ()
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -143,14 +144,14 @@ def load_whole(source: ModelSource, dtype: str, *, device_map: str | None = None
     Raises:
         HeadpruneError: The weights are incomplete.
     """
-    model = load_weights(source, dtype, device_map)
+    model, unused = load_weights(source, dtype, device_map)
     info = describe_model(
         source,
         weights_sha256=hash_weights(source.files.weights),
         dtype=model.dtype,
         geometry=probe_layers(model, source.name),
     )
-    return LoadedModel(model=model, info=info, source=source)
+    return LoadedModel(model=model, info=info, source=source, unused=unused)
 
 
 def describe_model(
@@ -161,6 +162,7 @@ def describe_model(
         name=source.files.name,
         revision=source.files.revision,
         weights_sha256=weights_sha256,
+        config_sha256=hash_config(source.files.directory),
         model_type=str(source.config.model_type),
         dtype=str(dtype).removeprefix("torch."),
         layers=geometry.layers,
@@ -193,8 +195,20 @@ def load_config(directory: Path, source: str, *, trust_remote_code: bool) -> Any
     return config
 
 
-def load_weights(source: ModelSource, dtype: str, device_map: str | None) -> PreTrainedModel:
-    """The model with all of its weights, in evaluation mode."""
+def describe_unused(source: str, names: Sequence[str]) -> str:
+    """A warning in one line: often the configuration has fewer layers than the weights."""
+    count = f"{len(names)} tensors" if len(names) > 1 else "1 tensor"
+    return f"warning: the configuration of {source} has no place for {count}, such as {names[0]}"
+
+
+def load_weights(
+    source: ModelSource, dtype: str, device_map: str | None
+) -> tuple[PreTrainedModel, tuple[str, ...]]:
+    """The model with all of its weights, in evaluation mode, and the tensors it has no place for.
+
+    Raises:
+        HeadpruneError: Weights are missing, misshapen, or cannot be read.
+    """
     model: PreTrainedModel
     report: dict[str, Any]
     try:
@@ -222,7 +236,7 @@ def load_weights(source: ModelSource, dtype: str, device_map: str | None) -> Pre
             hint=CHECK_FILES,
         )
     model.train(mode=False)
-    return model
+    return model, tuple(sorted(report["unexpected_keys"]))
 
 
 def load_tokenizer(
@@ -240,33 +254,3 @@ def load_tokenizer(
             hint="the directory must hold tokenizer.json or the tokenizer's own files",
         ) from error
     return tokenizer
-
-
-def describe_tokenizer(tokenizer: PreTrainedTokenizerBase, source: str) -> TokenizerInfo:
-    """Hash a tokenizer by what it does, and find out whether it puts a BOS token in front.
-
-    Raises:
-        HeadpruneError: It adds two BOS tokens, which changes every score.
-    """
-    probe = "The cat sat on the mat."
-    ids = tokenizer(probe)["input_ids"]
-    leading = leading_bos(ids, tokenizer.bos_token_id)
-    if leading > 1:
-        raise HeadpruneError(
-            f"the tokenizer of {source} adds {leading} BOS tokens, expected at most one",
-            hint="remove one from the post-processor in tokenizer.json or unset add_bos_token",
-        )
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    settings = json.loads(backend.to_str()) if backend is not None else {}
-    # Encoding with padding or truncation leaves these behind in the backend.
-    behaviour = {k: v for k, v in settings.items() if k not in ("padding", "truncation")}
-    content = {
-        "backend": behaviour,
-        "vocabulary": sorted(tokenizer.get_vocab().items()),
-        "special": {name: str(value) for name, value in tokenizer.special_tokens_map.items()},
-    }
-    text = json.dumps(content, sort_keys=True)
-    return TokenizerInfo(
-        sha256=hashlib.sha256(text.encode()).hexdigest(),
-        bos="added" if leading else "none",
-    )

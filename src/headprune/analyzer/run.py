@@ -22,6 +22,7 @@ from headprune.analyzer.calibration import (
     load_documents,
 )
 from headprune.analyzer.geometry import full_name, geometry_of
+from headprune.analyzer.identity import hash_config
 from headprune.analyzer.journal import Journal
 from headprune.analyzer.layer_weights import LayerWeights
 from headprune.analyzer.loading import (
@@ -29,6 +30,7 @@ from headprune.analyzer.loading import (
     LoadedModel,
     ModelSource,
     describe_model,
+    describe_unused,
     load_whole,
     open_source,
 )
@@ -151,14 +153,16 @@ def analyze(request: AnalyzeRequest) -> Manifest | None:
         )
         if streamed:
             weights = LayerWeights(source, dtype, device, journal.directory / "weights.json")
+            warn_of_unused(weights.unused, request)
             info = profile_streamed(weights, work, journal.directory)
         else:
             loaded = load_model_onto(device, request, source, dtype)
+            warn_of_unused(loaded.unused, request)
             profile(loaded.model, work)
             info = loaded.info
         if info.left_out_layers:
             request.progress(f"leaving out {describe_left_out(info)}")
-        remember_directory(info.weights_sha256, source.files.directory)
+        remember_directory(info, source.files.directory)
         manifest = None
         gather(table, rank)
         if rank.index == 0:
@@ -188,6 +192,12 @@ def load_model_onto(
     loaded = load_whole(source, dtype)
     nn.Module.to(loaded.model, device)
     return loaded
+
+
+def warn_of_unused(names: tuple[str, ...], request: AnalyzeRequest) -> None:
+    """Tell of tensors on disk that the model has no place for."""
+    if names:
+        request.progress(describe_unused(request.model, names))
 
 
 def profile_streamed(weights: LayerWeights, work: Work, directory: Path) -> ModelInfo:
@@ -252,6 +262,7 @@ def plan_of(
     plan = {
         "version": __version__,
         "weights": [[name, stat.st_size, stat.st_mtime_ns] for name, stat in weights],
+        "config": hash_config(source.files.directory),
         "tokenizer": source.tokenizer_info.sha256,
         "calibration": asdict(calibration.info),
         "scores": request.scores,

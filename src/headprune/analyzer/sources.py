@@ -1,4 +1,4 @@
-"""Find a model's files: a directory, a hub id, or where this machine last saw its weights."""
+"""Find a model's files: a directory, a hub id, or where this machine last saw it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from headprune.errors import HeadpruneError, first_line
 from headprune.files import write_text_whole
+from headprune.manifests.model import ModelInfo
 
 HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")
 CHECK_FILES = "check the directory, or download the model again"
@@ -105,24 +106,24 @@ def weights_of(directory: Path) -> tuple[Path, ...]:
     raise HeadpruneError(f"{directory} holds no weights (model.safetensors)", hint=hint)
 
 
-def remember_directory(weights_sha256: str, directory: Path) -> None:
-    """Note in the user's cache where these weights lie: a manifest itself holds no local path."""
-    note = _note(weights_sha256)
+def remember_directory(model: ModelInfo, directory: Path) -> None:
+    """Note in the user's cache where a model lies: a manifest itself holds no local path."""
+    note = _note(model)
     try:
         write_text_whole(note, str(directory))
     except HeadpruneError:
         return  # A read-only home costs the user `--model` at export, nothing else.
 
 
-def recall_directory(weights_sha256: str) -> Path | None:
-    """Where this user's machine last saw these weights, if they are still there."""
+def recall_directory(model: ModelInfo) -> Path | None:
+    """Where this user's machine last saw a model, if it is still there."""
     try:
-        directory = Path(_note(weights_sha256).read_text("utf-8"))
+        directory = Path(_note(model).read_text("utf-8"))
     except OSError:
         return None
     return directory if directory.is_dir() else None
 
 
-def _note(weights_sha256: str) -> Path:
+def _note(model: ModelInfo) -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "headprune" / "models" / weights_sha256
+    return cache / "headprune" / "models" / f"{model.weights_sha256}-{model.config_sha256[:16]}"

@@ -12,8 +12,9 @@ from headprune import __version__
 from headprune.analyzer.histogram import RELATIVE_ERROR
 from headprune.analyzer.score_table import ScoreKind, ScoreTable
 from headprune.analyzer.thresholds import summarise
+from headprune.errors import HeadpruneError
 from headprune.files import move_into_place, sha256_file, temporary_file
-from headprune.manifests.files import write_manifest
+from headprune.manifests.files import read_manifest, write_manifest
 from headprune.manifests.model import (
     CalibrationInfo,
     Direction,
@@ -49,6 +50,8 @@ def write_results(
 ) -> Manifest:
     """Summarise all scores; write the raw scores and then the manifest that names them.
 
+    Raw scores of a manifest that is replaced are removed, unless another file names them.
+
     Args:
         path: The manifest's path.
         table: All scores.
@@ -60,6 +63,7 @@ def write_results(
         shard: Which share of the calibration set the table covers; None for all of it.
         folder: For unfinished files; the folder of `path` by default.
     """
+    replaced = raw_scores_of(path)
     manifest = Manifest(
         tool_version=__version__,
         model=model,
@@ -78,7 +82,24 @@ def write_results(
         shard=shard,
     )
     write_manifest(manifest, path, folder=folder)
+    if replaced is not None and not is_named(replaced, path.parent):
+        (path.parent / replaced).unlink(missing_ok=True)
     return manifest
+
+
+def raw_scores_of(path: Path) -> str | None:
+    """Name of the raw scores of the manifest at `path`; None if there is no sound manifest."""
+    try:
+        raw = read_manifest(path, shards=True).raw_scores if path.is_file() else None
+    except HeadpruneError:
+        return None  # A broken manifest is replaced too, and tells of no file to clear up.
+    return None if raw is None else raw.file
+
+
+def is_named(file: str, folder: Path) -> bool:
+    """Whether a JSON file of `folder`, such as another manifest, names `file`."""
+    others = (path for path in folder.glob("*.json*") if path.is_file())
+    return any(file.encode() in other.read_bytes() for other in others)
 
 
 def write_raw_scores(table: ScoreTable, target: Path, folder: Path | None) -> RawScores:

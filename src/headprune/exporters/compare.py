@@ -124,4 +124,5 @@ def open_session(graph: Path) -> ort.InferenceSession:
         raise HeadpruneError(
             f"ONNX Runtime cannot load the exported graph: {first_line(error)}",
             exit_code=ExitCode.INVALID,
+            hint="install the versions of torch, onnx and onnxruntime in constraints.txt",
         ) from error

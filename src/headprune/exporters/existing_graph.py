@@ -6,9 +6,10 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from headprune.errors import HeadpruneError, first_line
+from headprune.errors import UNGATED, HeadpruneError, first_line
 from headprune.exporters import names
 from headprune.manifests import Manifest, read_manifest
+from headprune.manifests.model import ModelInfo
 
 
 def load_existing(path: Path, manifest: Manifest) -> ir.Model:
@@ -24,7 +25,10 @@ def load_existing(path: Path, manifest: Manifest) -> ir.Model:
         model = ir.load(path)
     except Exception as error:
         # protobuf, onnx_ir and the file system raise unrelated types, all about this file.
-        raise HeadpruneError(f"cannot read the ONNX file {path}: {first_line(error)}") from error
+        raise HeadpruneError(
+            f"cannot read the ONNX file {path}: {first_line(error)}",
+            hint=UNGATED,
+        ) from error
     if any(function.domain == names.DOMAIN for function in model.functions.values()):
         raise HeadpruneError(
             f"{path} holds a gate already, expected an ungated graph",
@@ -50,8 +54,7 @@ def check_data(graph: ir.Graph, path: Path) -> None:
 
 def check_manifest(own: Manifest, manifest: Manifest, path: Path) -> None:
     """Compare the manifest beside an ONNX file with the one that the gate comes from."""
-    if own.model.weights_sha256 != manifest.model.weights_sha256:
-        raise other_model(f"{path}", own.model.weights_sha256, manifest)
+    check_same_model(str(path), own.model, manifest)
     if own.artefact is not None and own.gate is not None:
         raise HeadpruneError(
             f"{path} has a {own.gate.mode} gate already, expected an ungated graph",
@@ -59,14 +62,19 @@ def check_manifest(own: Manifest, manifest: Manifest, path: Path) -> None:
         )
 
 
-def other_model(what: str, weights_sha256: str, manifest: Manifest) -> HeadpruneError:
-    """The error for a model that the manifest was not made of."""
-    return HeadpruneError(
-        f"the manifest is of another model: {what} has weights {weights_sha256[:12]}…, expected "
-        f"{manifest.model.weights_sha256[:12]}… ({manifest.model.name})",
-        hint="pass the model that was analyzed, or make a manifest of this one: "
-        "headprune analyze --model DIR",
-    )
+def check_same_model(what: str, model: ModelInfo, manifest: Manifest) -> None:
+    """Raise for a model that the manifest was not made of.
+
+    Raises:
+        HeadpruneError: Weights or configuration differ.
+    """
+    difference = manifest.model.difference(model)
+    if difference is not None:
+        raise HeadpruneError(
+            f"{what} is another model than the manifest's {manifest.model.name}: {difference}",
+            hint="pass the model that was analyzed, or make a manifest of this one: "
+            "headprune analyze --model DIR",
+        )
 
 
 def check_layers(graph: ir.Graph, manifest: Manifest, path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from headprune.errors import HeadpruneError
+from headprune.errors import UNGATED, HeadpruneError
 from headprune.exporters.locate import Projection, locate_projections
 from headprune.manifests.model import Gate, LayerHeads
 
@@ -50,7 +50,7 @@ def zero_heads(projection: Projection, heads: Sequence[int], head_dim: int) -> N
     weight = projection.weight
     where = f"layer {projection.layer}: the output projection's weight {weight.name}"
     if weight.const_value is None or weight.is_graph_input():
-        raise HeadpruneError(f"{where} is an input of the graph, expected a constant")
+        raise HeadpruneError(f"{where} is an input of the graph, expected a constant", hint=UNGATED)
     if weight.dtype not in FLOAT_TYPES:
         raise HeadpruneError(
             f"{where} is {weight.dtype}, expected a float type",

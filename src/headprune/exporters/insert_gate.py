@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from headprune.errors import HeadpruneError
+from headprune.errors import UNGATED, HeadpruneError
 from headprune.exporters import names
 from headprune.exporters.gate_inputs import GateInputs, add_gate_inputs
 from headprune.exporters.gate_outputs import GatedLayer, add_gate_outputs
@@ -59,7 +59,9 @@ def gate_layer(
     op = Ops(f"headprune/layers.{projection.layer}/")
     x = projection.node.inputs[0]
     if x is None:
-        raise HeadpruneError(f"layer {projection.layer}: {projection.node.name} has no input 0")
+        raise HeadpruneError(
+            f"layer {projection.layer}: {projection.node.name} has no input 0", hint=UNGATED
+        )
     threshold = op("Gather", gate_inputs.threshold, op.int(projection.layer), axis=0)
     arguments = [x, narrow(op, threshold, heads, widest), gate_inputs.tokens]
     if gate_inputs.count is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from headprune.errors import HeadpruneError
+from headprune.errors import UNGATED, HeadpruneError
 from headprune.exporters.clean_graph import SCOPE_METADATA
 from headprune.manifests.model import LayerHeads
 
@@ -132,7 +132,8 @@ def pick(layer: int, heads: LayerHeads, sources: Sequence[list[ir.Node]]) -> Pro
             found = ", ".join(str(p.node.name) for p in fitting)
             raise HeadpruneError(
                 f"layer {layer} has {len(fitting)} attention output projections in the graph "
-                f"({found}), expected exactly one"
+                f"({found}), expected exactly one",
+                hint=UNGATED,
             )
         if fitting:
             return fitting[0]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from headprune.errors import HeadpruneError
+from headprune.errors import WRITABLE, HeadpruneError
 from headprune.exporters.artefact import (
     GRAPH_FILE,
     copy_companions,
@@ -16,7 +16,7 @@ from headprune.exporters.artefact import (
     write_data,
     write_graph,
 )
-from headprune.exporters.existing_graph import load_existing, other_model
+from headprune.exporters.existing_graph import check_same_model, load_existing
 from headprune.exporters.fold_static import fold_static
 from headprune.exporters.insert_gate import insert_gate
 from headprune.exporters.request import ExportRequest, ExportResult
@@ -47,7 +47,9 @@ def run_export(request: ExportRequest) -> ExportResult:
     try:
         error, manifest = write_directory(request, gate, graph, model)
     except OSError as failure:
-        raise HeadpruneError(f"cannot write {request.output}: {failure}") from failure
+        raise HeadpruneError(
+            f"cannot write {request.output}: {failure}", hint=WRITABLE
+        ) from failure
     return ExportResult(
         directory=request.output,
         manifest=manifest,
@@ -91,7 +93,10 @@ def check_request(request: ExportRequest, gate: Gate | None) -> None:
     layers = request.manifest.model.layers
     for layer, head in gate.heads if gate is not None else ():
         if not (0 <= layer < len(layers) and 0 <= head < layers[layer].query_heads):
-            raise HeadpruneError(f"the gate names layer {layer} head {head}: no such head")
+            raise HeadpruneError(
+                f"the gate names layer {layer} head {head}: no such head",
+                hint="headprune manifest show FILE lists the layers and their heads",
+            )
 
 
 def check_every_layer(manifest: Manifest) -> None:
@@ -112,9 +117,12 @@ def load(request: ExportRequest, source: str) -> LoadedModel:
     """The PyTorch model, refused unless the manifest is of it.
 
     Raises:
-        HeadpruneError: It cannot be loaded, or its weights are others.
+        HeadpruneError: It cannot be loaded, or it is another one.
     """
-    from headprune.analyzer.loading import load_model  # noqa: PLC0415  not with --from-onnx alone
+    from headprune.analyzer.loading import (  # noqa: PLC0415  not with --from-onnx alone
+        describe_unused,
+        load_model,
+    )
 
     request.progress(f"loading {source}")
     loaded = load_model(
@@ -123,8 +131,9 @@ def load(request: ExportRequest, source: str) -> LoadedModel:
         dtype="float32",
         trust_remote_code=request.trust_remote_code,
     )
-    if loaded.info.weights_sha256 != request.manifest.model.weights_sha256:
-        raise other_model(source, loaded.info.weights_sha256, request.manifest)
+    check_same_model(source, loaded.info, request.manifest)
+    if loaded.unused:
+        request.progress(describe_unused(source, loaded.unused))
     return loaded
 
 

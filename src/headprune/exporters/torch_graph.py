@@ -123,7 +123,10 @@ def export_graph(model: PreTrainedModel, layers: Sequence[LayerHeads]) -> ir.Mod
                 hint="export it with another tool and pass --from-onnx model.onnx",
             ) from error
     if program is None:
-        raise HeadpruneError(f"torch.onnx gave no graph for {type(model).__name__}")
+        raise HeadpruneError(
+            f"torch.onnx gave no graph for {type(model).__name__}",
+            hint="export it with another tool and pass --from-onnx model.onnx",
+        )
     clean_graph(program.model, prefix="wrapped.")
     return program.model
 

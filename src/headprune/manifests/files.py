@@ -9,27 +9,28 @@ from typing import Any
 
 import cattrs
 
-from headprune.errors import HeadpruneError
+from headprune.errors import ANALYZE_AGAIN, REPORT_BUG, HeadpruneError
 from headprune.files import check_replaceable, write_text_whole
 from headprune.manifests.model import Manifest
-from headprune.schemas.validation import read_document, validate
+from headprune.schemas.validation import make_one, read_document, validate
 
 SCHEMA = "manifest-v1"
 
 
-def read_manifest(path: Path, *, shards: bool = False) -> Manifest:
+def read_manifest(path: Path, *, shards: bool = False, hint: str | None = None) -> Manifest:
     """Read and validate a manifest.
 
     Args:
         path: The file.
         shards: Also accept the manifest of one shard of an analysis.
+        hint: What to do where there is none; by default, to analyze a model.
 
     Raises:
         HeadpruneError: The file is missing, not JSON, does not follow the schema, or is that of a
             shard where the whole is wanted.
     """
-    command = f"headprune analyze --model DIR -o {path}"
-    document = read_document(path, SCHEMA, what="manifest", command=command)
+    hint = hint or make_one("headprune analyze --model DIR -o", path, default="manifest.json")
+    document = read_document(path, SCHEMA, what="manifest", hint=hint)
     manifest = cattrs.structure(document, Manifest)
     check_shapes(manifest, where=str(path))
     if manifest.shard is not None and not shards:
@@ -50,7 +51,7 @@ def write_manifest(manifest: Manifest, path: Path, *, folder: Path | None = None
         folder: For the unfinished file; the folder of `path` by default.
     """
     document = json.loads(json.dumps(asdict(manifest)))
-    validate(document, SCHEMA, where="the manifest to be written")
+    validate(document, SCHEMA, where="the manifest to be written", hint=REPORT_BUG)
     check_shapes(manifest, where="the manifest to be written")
     write_text_whole(path, dumps(document) + "\n", folder=folder)
 
@@ -91,17 +92,20 @@ def check_shapes(manifest: Manifest, *, where: str) -> None:
         ]  # fmt: skip
         if any([len(row) for row in table] != heads for table in tables):
             raise HeadpruneError(
-                f"{where}: scores.{name}.heads does not have the shape of model.layers"
+                f"{where}: scores.{name}.heads does not have the shape of model.layers",
+                hint=ANALYZE_AGAIN,
             )
         if len(statistics.inactive_share) != len(score.thresholds):
             raise HeadpruneError(
                 f"{where}: scores.{name}.heads.inactive_share has "
-                f"{len(statistics.inactive_share)} tables, expected one per threshold"
+                f"{len(statistics.inactive_share)} tables, expected one per threshold",
+                hint=ANALYZE_AGAIN,
             )
     for layer, head in manifest.gate.heads if manifest.gate else ():
         if layer >= len(heads) or head >= heads[layer]:
             raise HeadpruneError(
-                f"{where}: gate.heads names layer {layer} head {head}: no such head"
+                f"{where}: gate.heads names layer {layer} head {head}: no such head",
+                hint=ANALYZE_AGAIN,
             )
 
 

@@ -95,7 +95,9 @@ def check_complete(manifests: Sequence[Manifest]) -> None:
     count = shards[0].count
     repeated = sorted({number for number in found if found.count(number) > 1})
     if repeated:
-        raise HeadpruneError(f"shard {repeated[0]} of {count} is given more than once")
+        raise HeadpruneError(
+            f"shard {repeated[0]} of {count} is given more than once", hint="pass every shard once"
+        )
     missing = sorted(set(range(1, count + 1)) - set(found))
     if missing:
         raise HeadpruneError(

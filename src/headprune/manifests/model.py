@@ -42,12 +42,13 @@ class LayerHeads:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInfo:
-    """Which model was profiled: its name, and the hash of its weights as its identity.
+    """Which model was profiled: its name, and the hashes that are its identity.
 
     Attributes:
         name: Hub id, or the last part of the directory's path.
         revision: Commit of the hub repository, if it came from the hub.
         weights_sha256: SHA-256 over the names, types, shapes and contents of all tensors.
+        config_sha256: SHA-256 over the settings in config.json.
         model_type: `model_type` of the configuration.
         dtype: Data type the analysis ran in, such as `float32`.
         layers: Geometry of every layer with softmax attention, in order.
@@ -57,10 +58,21 @@ class ModelInfo:
     name: str
     revision: str | None
     weights_sha256: str
+    config_sha256: str
     model_type: str
     dtype: str
     layers: tuple[LayerHeads, ...]
     left_out_layers: tuple[int, ...] = ()
+
+    def difference(self, other: ModelInfo) -> str | None:
+        """How another model differs from this one, in words; None if it is the same model."""
+        for what, own, its in (
+            ("weights", self.weights_sha256, other.weights_sha256),
+            ("config.json", self.config_sha256, other.config_sha256),
+        ):
+            if own != its:
+                return f"hash of {what} {its[:12]}…, expected {own[:12]}…"
+        return None
 
     @property
     def layer_indices(self) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
-from headprune.errors import HeadpruneError
+from headprune.errors import HeadpruneError, first_line
 
 LONGEST_MESSAGE = 200
 
@@ -26,36 +26,43 @@ def validator(name: str) -> Draft202012Validator:
     return Draft202012Validator(schema)
 
 
-def read_document(path: Path, schema: str, *, what: str, command: str) -> Any:
+def make_one(command: str, path: Path, *, default: str) -> str:
+    """The hint how to make a file; one that is there is not to be written over."""
+    return f"make one: {command} {default if path.exists() else path}"
+
+
+def read_document(path: Path, schema: str, *, what: str, hint: str) -> Any:
     """Read a JSON file and validate it.
 
     Args:
         path: The file.
         schema: Schema name without `.schema.json`.
         what: What the file is, in messages: `manifest`.
-        command: The command that makes one.
+        hint: How to make one.
 
     Raises:
         HeadpruneError: The file is missing, not JSON, or does not follow the schema.
     """
-    hint = f"make one: {command}"
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError as error:
         raise HeadpruneError(f"no {what} at {path}", hint=hint) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise HeadpruneError(f"cannot read the {what} {path}: {error}", hint=hint) from error
-    document = parse_json(text, where=str(path))
+        raise HeadpruneError(
+            f"cannot read the {what} {path}: {first_line(error)}", hint=hint
+        ) from error
+    document = parse_json(text, where=str(path), hint=hint)
     validate(document, schema, where=str(path), hint=hint)
     return document
 
 
-def parse_json(text: str, *, where: str) -> Any:
+def parse_json(text: str, *, where: str, hint: str) -> Any:
     """Parse strict JSON: `NaN` and `Infinity`, which Python's parser lets through, are refused.
 
     Args:
         text: The document.
         where: What to call it in messages, usually its path.
+        hint: What the user can do about it.
 
     Raises:
         HeadpruneError: The text is not JSON.
@@ -73,10 +80,10 @@ def parse_json(text: str, *, where: str) -> Any:
     try:
         return json.loads(text, parse_constant=refuse, parse_float=finite)
     except ValueError as error:
-        raise HeadpruneError(f"{where} is not JSON: {error}") from error
+        raise HeadpruneError(f"{where} is not JSON: {error}", hint=hint) from error
 
 
-def validate(document: Any, schema: str, *, where: str, hint: str | None = None) -> None:
+def validate(document: Any, schema: str, *, where: str, hint: str) -> None:
     """Raise for the most telling violation of `schema`.
 
     Args:

@@ -59,7 +59,10 @@ class VerifyRequest:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.margin) and self.margin >= 0):
-            raise HeadpruneError(f"the margin is {self.margin}, expected points of 0 or more")
+            raise HeadpruneError(
+                f"the margin is {self.margin}, expected points of accuracy, 0 or more",
+                hint="for one point pass --margin 1",
+            )
         for name, value, least in (
             ("number of shots", self.shots, 0),
             ("number of samples", self.samples, 1),
@@ -67,7 +70,9 @@ class VerifyRequest:
             ("seed", self.seed, 0),
         ):
             if value is not None and value < least:
-                raise HeadpruneError(f"the {name} is {value}, expected {least} or more")
+                raise HeadpruneError(
+                    f"the {name} is {value}, expected {least} or more", hint=f"pass {least} or more"
+                )
 
 
 def verify(request: VerifyRequest) -> Verdict:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from headprune.errors import HeadpruneError
+from headprune.errors import WRITABLE, HeadpruneError
 
 SUFFIX = ".rows.jsonl"
 
@@ -58,7 +58,9 @@ class Answers:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 self._stream = path.open("w", encoding="utf-8")
             except OSError as error:
-                raise HeadpruneError(f"cannot write {path}: {error.strerror}") from error
+                raise HeadpruneError(
+                    f"cannot write {path}: {error.strerror}", hint=WRITABLE
+                ) from error
             self._line({"key": key})
             for name, scored in self._known.items():
                 self._line(_to_json(name, scored))

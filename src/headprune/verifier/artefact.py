@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headprune.analyzer.loading import describe_tokenizer, load_tokenizer
-from headprune.errors import HeadpruneError
+from headprune.analyzer.identity import describe_tokenizer
+from headprune.analyzer.loading import load_tokenizer
+from headprune.errors import EXPORT_AGAIN, HeadpruneError
 from headprune.files import sha256_file
 from headprune.manifests import Manifest, read_manifest
 from headprune.schemas.validation import parse_json
@@ -16,6 +17,7 @@ from headprune.verifier.quiet import quiet
 
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len")
 NO_LIMIT = 1 << 60
+EXPORT = "headprune export --manifest manifest.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,21 +45,21 @@ def open_exported(directory: Path) -> Exported:
     Raises:
         HeadpruneError: It is no such directory, or a file of it is missing.
     """
+    hint = f"make one: {EXPORT} -o " + ("DIR" if directory.exists() else str(directory))
     if not directory.is_dir():
-        raise HeadpruneError(
-            f"no exported model at {directory}",
-            hint=f"make one: headprune export --manifest manifest.json -o {directory}",
-        )
-    manifest = read_manifest(directory / "manifest.json")
+        raise HeadpruneError(f"no exported model at {directory}", hint=hint)
+    manifest = read_manifest(directory / "manifest.json", hint=hint)
     if manifest.artefact is None:
         raise HeadpruneError(
-            f"{directory / 'manifest.json'} describes no exported graph",
-            hint=f"make one: headprune export --manifest manifest.json -o {directory}",
+            f"{directory / 'manifest.json'} describes no exported graph", hint=hint
         )
     files = {}
     for name, expected in sorted(manifest.artefact.files.items()):
         if not (directory / name).is_file():
-            raise HeadpruneError(f"{directory} lacks {name}, which its manifest.json lists")
+            raise HeadpruneError(
+                f"{directory} lacks {name}, which its manifest.json lists",
+                hint=f"copy the whole directory, or export it again: {EXPORT} -o DIR",
+            )
         files[name] = FileHash(expected=expected, actual=sha256_file(directory / name))
     with quiet():
         tokenizer = load_tokenizer(directory, str(directory), trust_remote_code=False)
@@ -80,22 +82,23 @@ def check_same_model(manifest: Manifest, candidate: Exported) -> None:
     """Raise unless the candidate was exported from the manifest's model.
 
     Raises:
-        HeadpruneError: The hashes of the weights differ.
+        HeadpruneError: Weights or configuration differ.
     """
-    expected, actual = manifest.model, candidate.manifest.model
-    if expected.weights_sha256 != actual.weights_sha256:
+    actual = candidate.manifest.model
+    difference = manifest.model.difference(actual)
+    if difference is not None:
         raise HeadpruneError(
-            f"the manifest describes {expected.name} (weights {expected.weights_sha256[:12]}), the "
-            f"candidate was exported from {actual.name} (weights {actual.weights_sha256[:12]})",
+            f"the candidate was exported from {actual.name}, another model than the manifest's "
+            f"{manifest.model.name}: {difference}",
             hint="pass the manifest that the candidate was exported with",
         )
 
 
 def _max_length(path: Path) -> int | None:
     try:
-        config = parse_json(path.read_text("utf-8"), where=str(path))
+        config = parse_json(path.read_text("utf-8"), where=str(path), hint=EXPORT_AGAIN)
     except OSError as error:
-        raise HeadpruneError(f"cannot read {path}: {error.strerror}") from error
+        raise HeadpruneError(f"cannot read {path}: {error.strerror}", hint=EXPORT_AGAIN) from error
     for part in (config, config.get("text_config") or {}):
         for key in LENGTH_KEYS:
             if isinstance(part.get(key), int):

@@ -13,7 +13,7 @@ from typing import Any
 import lm_eval
 import lm_eval.utils
 
-from headprune.errors import ExitCode, HeadpruneError
+from headprune.errors import REPORT_BUG, ExitCode, HeadpruneError
 from headprune.verifier.backend import OnnxLM
 from headprune.verifier.model import Answer, Row, TaskSetup, make_answer
 from headprune.verifier.quiet import quiet
@@ -61,6 +61,7 @@ def ask(lm: OnnxLM, task: LoadedTask, draws: dict[str, list[int]], seed: int) ->
                     f"lm-evaluation-harness scores question {sample['doc_id']} of {subject} "
                     "otherwise than headprune",
                     exit_code=ExitCode.INTERNAL,
+                    hint=REPORT_BUG,
                 )
             asked.append(
                 Asked(
@@ -102,6 +103,7 @@ def pair(name: str, baseline: list[Asked], candidate: list[Asked]) -> list[Row]:
             raise HeadpruneError(
                 f"{name}: baseline and candidate were asked different questions",
                 exit_code=ExitCode.INTERNAL,
+                hint=REPORT_BUG,
             )
         rows.append(
             Row(

@@ -97,7 +97,8 @@ class OnnxLM(TemplateLM):  # type: ignore[misc,unused-ignore]
             if token is not None:
                 return int(token)
         raise HeadpruneError(
-            "the tokenizer has neither a BOS nor an EOS token for an empty context"
+            "the tokenizer has neither a BOS nor an EOS token for an empty context",
+            hint="add a bos_token or an eos_token to tokenizer_config.json, and export again",
         )
 
     @override
@@ -121,12 +122,18 @@ class OnnxLM(TemplateLM):  # type: ignore[misc,unused-ignore]
     @override
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = True) -> list[float]:
         """Refused: no task of the verifier asks for perplexity."""
-        raise HeadpruneError("the verifier scores multiple-choice tasks only, not perplexity")
+        raise HeadpruneError(
+            "the verifier scores multiple-choice tasks only, not perplexity",
+            hint="use a multiple-choice task: mmlu, piqa, winogrande",
+        )
 
     @override
     def generate_until(self, requests: list[Any], disable_tqdm: bool = True) -> list[str]:
         """Refused: no task of the verifier generates text."""
-        raise HeadpruneError("the verifier scores multiple-choice tasks only, not generated text")
+        raise HeadpruneError(
+            "the verifier scores multiple-choice tasks only, not generated text",
+            hint="use a multiple-choice task: mmlu, piqa, winogrande",
+        )
 
     def _encode_text(self, text: str, *, with_prefix: bool) -> tuple[int, ...]:
         ids = tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -173,7 +180,10 @@ class OnnxLM(TemplateLM):  # type: ignore[misc,unused-ignore]
         prefix = self._prefix if work.ids[: len(self._prefix)] == self._prefix else ()
         kept = limit - len(prefix)
         if kept < max(len(continuation) for continuation in work.continuations):
-            raise HeadpruneError(f"an answer alone is longer than the model's {limit:,} tokens")
+            raise HeadpruneError(
+                f"an answer alone is longer than the model's {limit:,} tokens",
+                hint="remove that question from the file in --data",
+            )
         return Work(prefix + work.ids[len(work.ids) - kept :], work.continuations, work.requests)
 
     def _run(self, works: list[Work]) -> Iterable[tuple[Work, Scored]]:

@@ -42,7 +42,10 @@ def plan(requests: Sequence[Request]) -> list[Work]:
     for index, (texts, context, continuation) in enumerate(requests):
         if not context or not continuation:
             part = "context" if not context else "continuation"
-            raise HeadpruneError(f"the {part} {texts[0 if not context else 1]!r} has no tokens")
+            raise HeadpruneError(
+                f"the {part} {texts[0 if not context else 1]!r} has no tokens",
+                hint="mend that question in the file in --data",
+            )
         group = contexts.setdefault(tuple(context), {})
         group.setdefault(tuple(continuation), []).append(index)
     works = []

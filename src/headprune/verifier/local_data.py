@@ -48,25 +48,28 @@ def read_rows(path: Path, fields: Mapping[str, Check]) -> list[Row]:
     try:
         lines = path.read_text("utf-8").split("\n")
     except FileNotFoundError as error:
-        raise HeadpruneError(f"no file {path}", hint=_LAYOUT) from error
+        raise HeadpruneError(f"no file {path}", hint=LAYOUT) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise HeadpruneError(f"cannot read {path}: {error}") from error
+        raise HeadpruneError(f"cannot read {path}: {error}", hint=LAYOUT) from error
     rows = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         where = f"{path}, line {number}"
-        row = parse_json(line, where=where)
+        row = parse_json(line, where=where, hint=LAYOUT)
         if not isinstance(row, dict):
-            raise HeadpruneError(f"{where}: expected a JSON object")
+            raise HeadpruneError(f"{where}: expected a JSON object", hint=LAYOUT)
         for name, check in fields.items():
             if name not in row:
-                raise HeadpruneError(f"{where}: no field '{name}'", hint=_LAYOUT)
+                raise HeadpruneError(f"{where}: no field '{name}'", hint=LAYOUT)
             if not check(row[name]):
-                raise HeadpruneError(f"{where}: the task cannot use {name} = {_short(row[name])}")
+                raise HeadpruneError(
+                    f"{where}: the task cannot use {name} = {_short(row[name])}",
+                    hint="mend that row, or remove it",
+                )
         rows.append({name: row[name] for name in fields})
     if not rows:
-        raise HeadpruneError(f"{path} has no rows")
+        raise HeadpruneError(f"{path} has no rows", hint=LAYOUT)
     return rows
 
 
@@ -87,7 +90,7 @@ def write_rows(rows: Sequence[Row], path: Path) -> None:
     parquet.write_table(pa.Table.from_pylist(list(rows)), path)
 
 
-_LAYOUT = (
+LAYOUT = (
     "DIR of --data holds mmlu/{dev,test}.jsonl, piqa/validation.jsonl, winogrande/validation.jsonl "
     "or demo/{dev,test}.jsonl"
 )

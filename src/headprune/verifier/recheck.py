@@ -9,11 +9,12 @@ from pathlib import Path
 import cattrs
 
 from headprune.errors import HeadpruneError
-from headprune.schemas.validation import read_document
+from headprune.schemas.validation import make_one, read_document
 from headprune.verifier.decision import combine, decide_task, mismatches, terms_of
 from headprune.verifier.model import Answer, Verdict, make_answer
 
 SCHEMA = "verdict-v1"
+VERIFY = "headprune verify --manifest manifest.json --candidate DIR"
 
 
 def read_verdict(path: Path) -> Verdict:
@@ -22,8 +23,8 @@ def read_verdict(path: Path) -> Verdict:
     Raises:
         HeadpruneError: The file is missing, not JSON, or does not follow the schema.
     """
-    command = f"headprune verify --manifest m.json --candidate DIR --report {path}"
-    document = read_document(path, SCHEMA, what="report", command=command)
+    hint = make_one(f"{VERIFY} --report", path, default="verdict.json")
+    document = read_document(path, SCHEMA, what="report", hint=hint)
     return cattrs.structure(document, Verdict)
 
 
@@ -40,10 +41,13 @@ def recheck(path: Path) -> Verdict:
     )
     reasons = mismatches(verdict.candidate, verdict.baseline, verdict.baseline_kind)
     names = [task.setup.name for task in verdict.tasks]
+    hint = f"verify again: {VERIFY} --report FILE"
     if {row.task for row in rows} != set(names) or len(set(names)) < len(names):
-        raise HeadpruneError(f"{path}: the rows are not those of its tasks {', '.join(names)}")
+        raise HeadpruneError(
+            f"{path}: the rows are not those of its tasks {', '.join(names)}", hint=hint
+        )
     if not names and not reasons:
-        raise HeadpruneError(f"{path} has no rows to decide from")
+        raise HeadpruneError(f"{path} has no rows to decide from", hint=hint)
     tasks = tuple(
         decide_task(
             [row for row in rows if row.task == task.setup.name], task.setup, terms_of(verdict)

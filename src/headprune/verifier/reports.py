@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from headprune.errors import HeadpruneError
+from headprune.errors import REPORT_BUG, WRITABLE, HeadpruneError
 from headprune.files import write_text_whole
 from headprune.schemas.validation import validate
 from headprune.verifier.model import TaskResult, Verdict
@@ -50,7 +50,7 @@ def to_json(verdict: Verdict) -> str:
     """JSON by the schema, one row a line; the same verdict gives the same text."""
     document = json.loads(json.dumps(asdict(verdict)))
     document = {"schema_version": document.pop("schema_version"), **document}
-    validate(document, SCHEMA, where="the verdict to be written")
+    validate(document, SCHEMA, where="the verdict to be written", hint=REPORT_BUG)
     rows = document.pop("rows")
     head = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
     lines = ",\n".join(f"    {json.dumps(row, ensure_ascii=False)}" for row in rows)
@@ -159,4 +159,4 @@ def _append(path: Path, text: str) -> None:
         with path.open("a", encoding="utf-8") as stream:
             stream.write(text)
     except OSError as error:
-        raise HeadpruneError(f"cannot write {path}: {error.strerror}") from error
+        raise HeadpruneError(f"cannot write {path}: {error.strerror}", hint=WRITABLE) from error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import onnxruntime
 
-from headprune.errors import HeadpruneError
+from headprune.errors import EXPORT_AGAIN, HeadpruneError
 from headprune.verifier.announce import announce
 from headprune.verifier.answers import SUFFIX, Answers
 from headprune.verifier.artefact import Exported, check_same_model, open_exported
@@ -89,7 +89,8 @@ def _measure(
             )
             if role == "candidate" and terms.dynamic_gate and not session.tells_gated:
                 raise HeadpruneError(
-                    f"{exported.graph.name} has a dynamic gate but no output headprune.active"
+                    f"{exported.graph.name} has a dynamic gate but no output headprune.active",
+                    hint=EXPORT_AGAIN,
                 )
             if session.provider != provider:
                 provider = session.provider

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-from headprune.errors import HeadpruneError, first_line
+from headprune.errors import EXPORT_AGAIN, HeadpruneError, first_line
 from headprune.manifests import Gate
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
@@ -66,7 +66,8 @@ class GraphSession:
         outputs = {item.name for item in self.session.get_outputs()}
         if LOGITS not in outputs or "input_ids" not in self._inputs:
             raise HeadpruneError(
-                f"{graph.name} has no input_ids or no logits: not a language model"
+                f"{graph.name} has no input_ids or no logits: not a language model",
+                hint=EXPORT_AGAIN,
             )
         self._outputs = [name for name in (LOGITS, ACTIVE) if name in outputs]
         self._refuse_unknown_inputs()
@@ -104,7 +105,7 @@ class GraphSession:
             logits, *active = self.session.run(self._outputs, feeds | self._thresholds)
         except Exception as error:  # ONNX Runtime's exceptions share no other base class
             raise HeadpruneError(
-                f"{self.graph.name} failed in ONNX Runtime: {first_line(error)}"
+                f"{self.graph.name} failed in ONNX Runtime: {first_line(error)}", hint=EXPORT_AGAIN
             ) from error
         if logits.shape[1] != shape[1]:
             raise HeadpruneError(
@@ -132,7 +133,8 @@ class GraphSession:
         unknown = [n for n in self._inputs if n not in known and not n.startswith(PAST)]
         if unknown:
             raise HeadpruneError(
-                f"{self.graph.name} needs inputs that headprune cannot feed: {', '.join(unknown)}"
+                f"{self.graph.name} needs inputs that headprune cannot feed: {', '.join(unknown)}",
+                hint=EXPORT_AGAIN,
             )
 
 
@@ -145,7 +147,9 @@ def provider_order(asked: str, available: Sequence[str]) -> list[str]:
     if asked == "auto":
         asked = "cuda" if PROVIDERS["cuda"] in available else "cpu"
     if asked not in PROVIDERS:
-        raise HeadpruneError(f"Unknown provider '{asked}'. Available: auto, cpu, cuda")
+        raise HeadpruneError(
+            f"Unknown provider '{asked}'. Available: auto, cpu, cuda", hint="pass --provider auto"
+        )
     if PROVIDERS[asked] not in available:
         raise HeadpruneError(
             f"this ONNX Runtime has no {PROVIDERS[asked]}",
@@ -165,7 +169,7 @@ def _load(graph: Path, providers: list[str]) -> Any:
         return ort.InferenceSession(str(graph), options, providers, settings)
     except Exception as error:  # ONNX Runtime's exceptions share no other base class
         raise HeadpruneError(
-            f"ONNX Runtime cannot load {graph.name}: {first_line(error)}"
+            f"ONNX Runtime cannot load {graph.name}: {first_line(error)}", hint=EXPORT_AGAIN
         ) from error
 
 
@@ -192,7 +196,8 @@ def _dtype(onnx_type: str) -> npt.DTypeLike:
     kind = onnx_type.removeprefix("tensor(").removesuffix(")")
     if kind not in kinds:
         raise HeadpruneError(
-            f"the graph has an input of type {kind}, which cannot be fed from here"
+            f"the graph has an input of type {kind}, which cannot be fed from here",
+            hint=EXPORT_AGAIN,
         )
     return kinds[kind]
 
@@ -203,6 +208,7 @@ def _empty_past(item: Any, batch: int) -> Array:
     if len(kinds) != len(PAST_AXES) or not (kinds[1] and kinds[3]):
         raise HeadpruneError(
             f"{item.name} has shape {item.shape}, expected [{', '.join(PAST_AXES)}] with kv_heads "
-            "and head_dim fixed"
+            "and head_dim fixed",
+            hint=EXPORT_AGAIN,
         )
     return np.zeros((batch, item.shape[1], 0, item.shape[3]), _dtype(item.type))

@@ -18,8 +18,10 @@ from typing import Any
 import lm_eval.tasks
 from lm_eval.tasks import TaskManager
 
+from headprune.demo.assets import questions_directory
 from headprune.errors import HeadpruneError, first_line
 from headprune.verifier.local_data import (
+    LAYOUT,
     Check,
     Row,
     are_texts,
@@ -53,7 +55,7 @@ class TaskKind:
         shots: Name of the split that few-shot examples come from.
         fields: What every row needs.
         by_subject: Whether the task has one part per value of `subject`.
-        hub: Whether the data can come from the hub.
+        packaged: Whether its data comes with the package, not from the hub.
     """
 
     folder: Path
@@ -64,7 +66,7 @@ class TaskKind:
     fields: dict[str, Check]
     definition: str = ""
     by_subject: bool = False
-    hub: bool = True
+    packaged: bool = False
 
 
 KINDS = {
@@ -87,7 +89,7 @@ KINDS = {
     ),
     "demo": TaskKind(
         folder=MMLU_TEMPLATE.parent, letters=True, questions=None, test="test", shots="dev",
-        fields=MMLU_FIELDS, by_subject=True, hub=False,
+        fields=MMLU_FIELDS, by_subject=True, packaged=True,
     ),
 }  # fmt: skip
 
@@ -132,9 +134,15 @@ def check_names(names: Sequence[str]) -> None:
         if name not in KINDS:
             close = difflib.get_close_matches(name, KINDS, n=1)
             guess = f" Did you mean '{close[0]}'?" if close else ""
-            raise HeadpruneError(f"Unknown task '{name}'.{guess} Available: {', '.join(KINDS)}")
+            raise HeadpruneError(
+                f"Unknown task '{name}'.{guess} Available: {', '.join(KINDS)}",
+                hint=f"pass --tasks {close[0] if close else 'mmlu'}",
+            )
     if len(set(names)) < len(names):
-        raise HeadpruneError(f"a task is given twice: {', '.join(names)}")
+        raise HeadpruneError(
+            f"a task is given twice: {', '.join(names)}",
+            hint=f"pass --tasks {','.join(dict.fromkeys(names))}",
+        )
 
 
 @contextmanager
@@ -143,7 +151,7 @@ def load_tasks(names: Sequence[str], data: Path | None, shots: int) -> Iterator[
 
     Args:
         names: Task names.
-        data: Folder of local files, or None for the hub.
+        data: Folder of local files; None for the hub, and the packaged ones of `demo`.
         shots: Few-shot examples in front of every question.
 
     Raises:
@@ -159,8 +167,8 @@ def load_tasks(names: Sequence[str], data: Path | None, shots: int) -> Iterator[
 
 def _load(name: str, data: Path | None, shots: int, folder: Path) -> LoadedTask:
     kind = KINDS[name]
-    if data is None and not kind.hub:
-        raise HeadpruneError(f"the task '{name}' is not on the hub", hint="pass --data DIR")
+    if data is None and kind.packaged:
+        data = questions_directory()
     shots_from: ShotsFrom = kind.shots if shots else "none"
     if data is None:
         include = kind.folder
@@ -174,7 +182,7 @@ def _load(name: str, data: Path | None, shots: int, folder: Path) -> LoadedTask:
         except Exception as error:  # the data set library raises many types, all about the data
             raise HeadpruneError(
                 f"cannot load the task '{name}': {first_line(error)}",
-                hint="pass --data DIR to read local files" if data is None else None,
+                hint="pass --data DIR to read local files" if data is None else LAYOUT,
             ) from error
     parts = {}
     for full_name, task in sorted(loaded.items()):
@@ -222,7 +230,10 @@ def _write_local(
     for subject in by_subject[kind.test]:
         for split, groups in by_subject.items():
             if subject not in groups:
-                raise HeadpruneError(f"{data / f'{split}.jsonl'} has no rows of '{subject}'")
+                raise HeadpruneError(
+                    f"{data / f'{split}.jsonl'} has no rows of '{subject}'",
+                    hint=f"add examples of it, or remove its questions from {kind.test}.jsonl",
+                )
         rows = {split: groups[subject] for split, groups in by_subject.items()}
         official = kind.folder / f"mmlu_{subject}.yaml"
         described: dict[str, Any] = {}
@@ -230,7 +241,10 @@ def _write_local(
             official = MMLU_TEMPLATE
             described["description"] = _description(subject)
         elif not official.exists():
-            raise HeadpruneError(f"{data}: '{subject}' is not a subject of {name}")
+            raise HeadpruneError(
+                f"{data}: '{subject}' is not a subject of {name}",
+                hint="name the subjects as the official task does, such as abstract_algebra",
+            )
         _write_part(official, f"{name}_{subject}", rows, folder, described)
     return shots_from
 
