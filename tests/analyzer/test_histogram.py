@@ -11,6 +11,7 @@ from headprune.analyzer.histogram import (
     Histogram,
     HistogramTable,
     buckets_of,
+    encode,
     values_of,
 )
 from headprune.errors import HeadpruneError
@@ -44,9 +45,9 @@ def test_order_and_pieces_change_nothing(pieces: int) -> None:
     values = samples()
     table = HistogramTable(3)
     for part in np.array_split(values[::-1], pieces):
-        table.add(part)
+        table.add(encode(part))
     whole = HistogramTable(3)
-    whole.add(values)
+    whole.add(encode(values))
     for got, wanted in zip(table.histograms(), whole.histograms(), strict=True):
         assert_same(got, wanted)
 
@@ -55,11 +56,11 @@ def test_order_and_pieces_change_nothing(pieces: int) -> None:
 def test_absorbed_parts_are_the_whole(before: int) -> None:
     values = samples()
     first, second, whole = (HistogramTable(3) for _ in range(3))
-    first.add(values[:200])
+    first.add(encode(values[:200]))
     if before:
-        second.add(values[-before:])
+        second.add(encode(values[-before:]))
     second.absorb(first.histograms())
-    whole.add(np.concatenate([values[:200], values[len(values) - before :]]))
+    whole.add(encode(np.concatenate([values[:200], values[len(values) - before :]])))
     for got, wanted in zip(second.histograms(), whole.histograms(), strict=True):
         assert_same(got, wanted)
 
@@ -67,7 +68,7 @@ def test_absorbed_parts_are_the_whole(before: int) -> None:
 def test_counts_are_exact_beyond_every_narrow_type() -> None:
     table = HistogramTable(2)
     for size in (200, 100, 70_000):
-        table.add(np.ones((size, 2), np.float32))
+        table.add(encode(np.ones((size, 2), np.float32)))
     for histogram in table.histograms():
         assert histogram.counts.tolist() == [70_300]
     for _ in range(3):
@@ -78,7 +79,7 @@ def test_counts_are_exact_beyond_every_narrow_type() -> None:
 def test_a_layer_has_at_most_4096_heads() -> None:
     values = np.linspace(-1, 1, 2 * 4096, dtype=np.float32).reshape(2, 4096)
     table = HistogramTable(4096)
-    table.add(values)
+    table.add(encode(values))
     assert [h.minimum for h in table.histograms()] == values.min(axis=0).tolist()
     with pytest.raises(HeadpruneError, match="4096"):
         HistogramTable(4097)
@@ -88,7 +89,7 @@ def test_a_layer_has_at_most_4096_heads() -> None:
 def test_the_distribution_has_every_value_and_the_exact_extremes(count: int) -> None:
     values = samples()[:count]
     table = HistogramTable(3)
-    table.add(values)
+    table.add(encode(values))
     for head, histogram in enumerate(table.histograms()):
         distribution = histogram.distribution()
         ordered = np.sort(values[:, head].astype(np.float64))

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from headprune.analyzer.attention import attend_blocked, attend_fused
+from headprune.analyzer.attention import attend_blocked
+from headprune.analyzer.causal_attention import attend_causal
 from headprune.analyzer.interception import AttentionCall
 from tests.analyzer import oracle
 
@@ -27,11 +28,26 @@ def sink_heavy_call() -> AttentionCall:
 
 
 def fused(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
-    return attend_fused(call.query, call.key, call.value, call.scale)[1]
+    return attend_causal(call.query, call.key, call.value, call.scale)[1]
 
 
 def blocked(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
     return attend_blocked(call, call.query, call.key, call.value)[1]
+
+
+def test_statistics_where_the_first_weight_underflows() -> None:
+    """Nothing is left of lse in the log of a weight that float32 holds as 0, and little before."""
+    call = sink_heavy_call()
+    away = call.query.mean(dim=2) * torch.tensor([1.0, 10.0, 30.0, 100.0])[None, :, None]
+    call.key[:, :, 0] = -away
+    first, entropy = fused(call)
+    query, key = (t[0].double().numpy() for t in (call.query, call.key))
+    weights = oracle.attention_weights(query, key, call.scale)
+    assert (weights[:, 100:, 0] < 1e-45).any()
+    assert ((weights[:, 100:, 0] > 1e-45) & (weights[:, 100:, 0] < 1e-20)).any()
+    logs = np.log(weights, where=weights > 0, out=np.zeros_like(weights))
+    np.testing.assert_allclose(first[0], weights[:, :, 0], rtol=1e-5, atol=5e-6)
+    np.testing.assert_allclose(entropy[0], -(weights * logs).sum(-1), rtol=1e-5, atol=5e-6)
 
 
 @pytest.mark.parametrize("path", [fused, blocked])

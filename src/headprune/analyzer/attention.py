@@ -1,16 +1,9 @@
-"""Causal attention with the two statistics of its weights, in memory linear in the length.
+"""Attention over whole sequences, with statistics of its weights on request.
 
-For query row i with log-sum-exp lse_i, the weight on the first token and the entropy of the row are
-
-    A_i0 = exp(s_i0 - lse_i)        -Σ_j A_ij ln A_ij = lse_i - Σ_j A_ij s_ij
-
-with s_ij = scale · q_i · k_j. Subtracting k_0 from every key changes no weight, turns s_i0 into 0
-and keeps both exact for heads that look at the first token alone. The sum is scale · q_i · (A K)_i,
-the same fused attention with the keys as values.
-
-The difference leaves an absolute error of about 1e-7 · lse_i. That is nothing beside the entropy of
-a long row, but much of a short one's, which layer normalisation may divide by a small mean: the
-first rows are computed in float64 with their few weights written out.
+Plain causal attention has a fast path of its own. Windows, caps on the scores and attention sinks
+go through blocks of written-out weights in float64. So do the first rows of plain attention: the
+fast path's absolute error is nothing beside the entropy of a long row, but much of a short one's,
+which layer normalisation may divide by a small mean.
 """
 
 from __future__ import annotations
@@ -22,15 +15,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812  PyTorch's own convention
 from torch import Tensor
 
+from headprune.analyzer.causal_attention import Statistics, attend_causal
 from headprune.analyzer.interception import AttentionCall
 from headprune.errors import HeadpruneError
 
 QUERY_BLOCK = 128
 EXACT_ROWS = 32
-COPY_BYTES = 48 << 20
-
-Statistics = tuple[Tensor, Tensor]
-"""Weight on the first token and entropy of each row, `[batch, head, position]`, float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,14 +105,13 @@ def attend(
     windowed = call.window is not None and call.window < query.shape[2]
     if windowed or call.softcap is not None or call.sinks is not None:
         return attend_blocked(call, query, key, value)
-    fused = query.device.type == "cpu"
-    if weights and not fused:
-        return attend_blocked(call, query, key, value)
     statistics = None
     if weights:
-        out, statistics = attend_fused(query.float(), key.float(), value.float(), call.scale)
+        out, statistics = attend_causal(query.float(), key.float(), value.float(), call.scale)
         rows = slice(0, EXACT_ROWS)
-        _, exact = attend_blocked(call, query[:, :, rows], key[:, :, rows], value[:, :, rows])
+        shared = query.shape[1] // key.shape[1]
+        keys = key[:, :, rows].repeat_interleave(shared, dim=1)
+        exact = block_statistics(block_weights(call, query[:, :, rows], keys, 0, 0), low=0)
         for statistic, first_rows in zip(statistics, exact, strict=True):
             statistic[:, :, rows] = first_rows
     if not weights or query.dtype != torch.float32:
@@ -133,78 +122,10 @@ def attend(
     return out, statistics
 
 
-def attend_fused(
-    query: Tensor, key: Tensor, value: Tensor, scale: float
-) -> tuple[Tensor, Statistics]:
-    """Output and statistics from the fused CPU kernel, which gives log-sum-exp.
-
-    Values and shifted keys share one call, side by side along head_dim; queries and keys are padded
-    with zeros to that width. Long sequences go a few KV groups at a time, to bound the copies.
-    """
-    groups = key.shape[1]
-    heads = query.shape[1] // groups
-    copies = 4 * 2 * query.shape[0] * heads * query.shape[2] * query.shape[3] * 4
-    step = max(1, min(groups, COPY_BYTES // copies))
-    parts = [
-        fuse_groups(
-            query[:, start * heads : (start + step) * heads],
-            key[:, start : start + step],
-            value[:, start : start + step],
-            scale,
-        )
-        for start in range(0, groups, step)
-    ]
-    if len(parts) == 1:
-        return parts[0]
-    output, first, entropy = (
-        torch.cat(pieces, dim=1)
-        for pieces in zip(*((out, *statistics) for out, statistics in parts), strict=True)
-    )
-    return output, (first, entropy)
-
-
-def fuse_groups(
-    query: Tensor, key: Tensor, value: Tensor, scale: float
-) -> tuple[Tensor, Statistics]:
-    """The fused kernel on some KV groups with all of their heads."""
-    head_dim = query.shape[-1]
-    left, right = slice(0, head_dim), slice(head_dim, None)
-    wide_query, wide_key, both = (
-        scratch("query", query), scratch("key", key), scratch("both", value)
-    )  # fmt: skip
-    wide_query[..., left] = query
-    torch.sub(key, key[:, :, :1], out=wide_key[..., left])
-    both[..., left] = value
-    both[..., right] = wide_key[..., left]
-    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        wide_query, wide_key, both, is_causal=True, scale=scale
-    )
-    output, mean_key = out[..., :head_dim], out[..., head_dim:]
-    mean_score = torch.mul(query, mean_key, out=wide_query[..., left]).sum(dim=-1)
-    entropy = torch.sub(lse, mean_score, alpha=scale).clamp_(min=0.0)
-    return output, (lse.neg().exp_().clamp_(max=1.0), entropy)
-
-
-_scratch: dict[str, Tensor] = {}
-
-
-def scratch(name: str, like: Tensor) -> Tensor:
-    """A tensor twice as wide, zeros at first, and kept from layer to layer; one of each name.
-
-    Its pages cost more to get from the system than to fill. What is written to the left half alone
-    leaves zeros beside it.
-    """
-    shape = (*like.shape[:-1], 2 * like.shape[-1])
-    kept = _scratch.get(name)
-    if kept is None or kept.shape != shape:
-        kept = _scratch[name] = like.new_zeros(shape)
-    return kept
-
-
 def attend_blocked(
     call: AttentionCall, query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Statistics]:
-    """Attention a block of query rows at a time: for windows, caps, sinks, and exact first rows."""
+    """Attention a block of query rows at a time: for windows, caps and sinks."""
     length = query.shape[2]
     repeat = query.shape[1] // key.shape[1]
     key, value = (t.repeat_interleave(repeat, dim=1) for t in (key, value))
@@ -215,10 +136,18 @@ def attend_blocked(
         keys = slice(low, stop)
         rows = block_weights(call, query[:, :, start:stop], key[:, :, keys], start, low)
         outputs.append(rows.to(value.dtype) @ value[:, :, keys])
-        first = rows[..., 0].float()
-        firsts.append(first if low == 0 else torch.zeros_like(first))
-        entropies.append(torch.special.entr(rows).sum(dim=-1).float())
+        first, entropy = block_statistics(rows, low)
+        firsts.append(first)
+        entropies.append(entropy)
     return torch.cat(outputs, dim=2), (torch.cat(firsts, dim=2), torch.cat(entropies, dim=2))
+
+
+def block_statistics(weights: Tensor, low: int) -> Statistics:
+    """Statistics of written-out weights on the keys from `low`."""
+    first = weights[..., 0].float()
+    if low > 0:
+        first = torch.zeros_like(first)
+    return first, torch.special.entr(weights).sum(dim=-1).float()
 
 
 def block_weights(call: AttentionCall, query: Tensor, key: Tensor, start: int, low: int) -> Tensor:

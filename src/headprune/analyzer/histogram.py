@@ -25,7 +25,7 @@ BITS = 20
 RELATIVE_ERROR = 2.0**-11
 _DROPPED = 32 - BITS
 _SIGN = np.uint32(1 << 31)
-MANY = 1 << 14
+MANY = 1 << 16
 _MAX_HEADS = 1 << (32 - BITS)
 
 
@@ -79,12 +79,38 @@ class Histogram:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """Values made ready to be counted.
+
+    Attributes:
+        buckets: `[…, head, token]`.
+        minimum: `[…, head]`.
+        maximum: `[…, head]`.
+    """
+
+    buckets: Keys
+    minimum: NDArray[np.float32]
+    maximum: NDArray[np.float32]
+
+    def __getitem__(self, index: int) -> Encoded:
+        """One score of several."""
+        return Encoded(
+            buckets=self.buckets[index], minimum=self.minimum[index], maximum=self.maximum[index]
+        )
+
+
+def encode(values: NDArray[np.float32]) -> Encoded:
+    """Encode `[…, token, head]` values, of several scores at once if need be."""
+    rows = np.ascontiguousarray(np.swapaxes(values, -1, -2))
+    return Encoded(buckets=buckets_of(rows), minimum=rows.min(axis=-1), maximum=rows.max(axis=-1))
+
+
 class HistogramTable:
     """Histograms of all heads of one layer, filled batch by batch.
 
     A key is a head and a bucket in 32 bits. New keys wait until there are many of them, and as many
-    as keys at rest, so that each is sorted a few times only; counts at rest are as narrow as they
-    can be, since most are small.
+    as keys at rest; counts at rest are as narrow as they can be, since most are small.
 
     Args:
         heads: Number of heads, at most 4,096.
@@ -105,13 +131,11 @@ class HistogramTable:
         self._minimum = np.full(heads, np.inf, np.float32)
         self._maximum = np.full(heads, -np.inf, np.float32)
 
-    def add(self, values: NDArray[np.float32]) -> None:
-        """Count `[token, head]` values."""
-        rows = np.ascontiguousarray(values.T)
-        self._minimum = np.minimum(self._minimum, rows.min(axis=1))
-        self._maximum = np.maximum(self._maximum, rows.max(axis=1))
-        keys = buckets_of(rows)
-        keys |= self._head_bits()[:, None]
+    def add(self, values: Encoded) -> None:
+        """Count the values of one score, `[head, token]`."""
+        self._minimum = np.minimum(self._minimum, values.minimum)
+        self._maximum = np.maximum(self._maximum, values.maximum)
+        keys = values.buckets | self._head_bits()[:, None]
         self._raw.append(keys.ravel())
         self._wait(keys.size)
 
@@ -149,21 +173,16 @@ class HistogramTable:
     def _merge(self) -> None:
         if self._raw:
             self._counted.append(count(np.concatenate(self._raw)))
-        for keys, counts in self._counted:
-            self._keys, self._counts = add_counts((self._keys, self._counts), (keys, counts))
+        for counted in self._counted:
+            self._keys, self._counts = add_counts((self._keys, self._counts), counted)
         self._raw, self._counted, self._waiting = [], [], 0
 
 
 def count(keys: Keys) -> tuple[Keys, Counts]:
     """Distinct keys, ascending, and how often each occurs; sorts `keys` in place."""
     keys.sort()
-    edges = np.flatnonzero(keys[1:] != keys[:-1])
-    # Small types and few arrays: memory new to the process costs more here than arithmetic.
-    bounds = np.empty(len(edges) + 2, np.int32)
-    bounds[0] = 0
-    np.add(edges, 1, out=bounds[1:-1], casting="same_kind")
-    bounds[-1] = len(keys)
-    return keys[bounds[:-1]], narrow(bounds[1:] - bounds[:-1])
+    ends = last_of_each(keys)
+    return keys[ends], narrow(np.diff(ends, prepend=np.int64(-1)))
 
 
 def add_counts(one: tuple[Keys, Counts], other: tuple[Keys, Counts]) -> tuple[Keys, Counts]:
@@ -171,15 +190,21 @@ def add_counts(one: tuple[Keys, Counts], other: tuple[Keys, Counts]) -> tuple[Ke
     if not len(one[0]):
         return other
     # Key and count side by side in 64 bits: sorting plain integers is several times as fast as
-    # sorting an order.
+    # sorting an order, and sums over runs are differences of running sums, which wrap around alike.
     pairs = np.concatenate([pack(*one), pack(*other)])
     pairs.sort()
     keys = (pairs >> np.uint64(32)).astype(np.uint32)
-    counts = pairs.astype(np.uint32)  # The lower half.
-    twice = keys[1:] == keys[:-1]
-    counts[:-1][twice] += counts[1:][twice]
-    first = np.concatenate([[True], ~twice])
-    return keys[first], narrow(counts[first])
+    ends = last_of_each(keys)
+    sums = np.cumsum(pairs.astype(np.uint32), dtype=np.uint32)[ends]
+    return keys[ends], narrow(np.diff(sums, prepend=np.uint32(0)))
+
+
+def last_of_each(keys: Keys) -> NDArray[np.int64]:
+    """Where in ascending keys the last of each kind is."""
+    ends = np.empty(len(keys), np.bool_)
+    np.not_equal(keys[1:], keys[:-1], out=ends[:-1])
+    ends[-1] = True
+    return np.flatnonzero(ends)
 
 
 def pack(keys: Keys, counts: Counts) -> NDArray[np.uint64]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headprune.analyzer.distribution import Distribution, distribution_of
-from headprune.analyzer.histogram import Histogram, HistogramTable, narrow
+from headprune.analyzer.histogram import Histogram, HistogramTable, encode, narrow
 from headprune.manifests.model import Granularity
 
 Floats = NDArray[np.float32]
@@ -64,10 +64,13 @@ class ScoreTable:
         """Keep the scores of one layer for one batch."""
         for name, values in scores.values.items():
             heads = self._heads.setdefault(scores.layer, values.shape[1])
-            if self.granularity[name] == "token":
-                self._histogram(name, scores.layer, heads).add(values)
-            else:
+            if self.granularity[name] == "sequence":
                 self._row(name, scores.layer, heads)[list(scores.sequences)] = values
+        names = [name for name in scores.values if self.granularity[name] == "token"]
+        if names:
+            encoded = encode(np.stack([scores.values[name] for name in names]))
+            for index, name in enumerate(names):
+                self._histogram(name, scores.layer, self._heads[scores.layer]).add(encoded[index])
 
     def absorb(self, tensors: Tensors) -> None:
         """Keep what another table holds; `tensors` are its `tensors()`."""

@@ -40,6 +40,7 @@ class Score:
         reference: Where it is defined.
         summary: First line of the function's docstring.
         function: Computes it from one layer's capture.
+        base: For a layer-normalised score, what is divided by its mean over the layer's heads.
     """
 
     id: str
@@ -50,6 +51,7 @@ class Score:
     reference: str
     summary: str
     function: ScoreFunction
+    base: ScoreFunction | None = None
 
 
 _scores: dict[str, Score] = {}
@@ -86,7 +88,9 @@ def score(
             raise ValueError(f"score {score_id} has no docstring: say what it measures")
         function = _once_a_capture(function)
 
-        def add(name: str, words: str, run: ScoreFunction) -> None:
+        def add(
+            name: str, words: str, run: ScoreFunction, base: ScoreFunction | None = None
+        ) -> None:
             if name in _scores:
                 raise ValueError(f"there are two scores with the id {name}")
             _scores[name] = Score(
@@ -98,11 +102,14 @@ def score(
                 reference=reference,
                 summary=summary[0],
                 function=run,
+                base=base,
             )
 
         add(score_id, title, function)
         if layer_normalised:
-            add(f"{score_id}_ln", f"{title}, layer-normalised", _over_layer_mean(function))
+            add(
+                f"{score_id}_ln", f"{title}, layer-normalised", _over_layer_mean(function), function
+            )
         return function
 
     return register
