@@ -10,6 +10,10 @@ TERMINAL_SECONDS = 0.1
 LOG_SECONDS = 30.0
 
 
+def silent(_: str) -> None:
+    """Show nothing: the default of stages that are called from Python."""
+
+
 class Progress:
     """Call it with a line that says how far the work is.
 

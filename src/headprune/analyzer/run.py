@@ -46,12 +46,9 @@ from headprune.errors import HeadpruneError, first_line
 from headprune.manifests.files import check_manifest_path
 from headprune.manifests.model import DEFAULT_FRACTIONS, Manifest, ModelInfo, Shard
 from headprune.manifests.show import describe_left_out
+from headprune.progress import silent
 
 MEMORY_SHARE = 0.8
-
-
-def _silent(_: str) -> None:
-    """The default of `progress`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +97,7 @@ class AnalyzeRequest:
     restart: bool = False
     revision: str | None = None
     trust_remote_code: bool = False
-    progress: Callable[[str], None] = _silent
+    progress: Callable[[str], None] = silent
 
 
 def analyze(request: AnalyzeRequest) -> Manifest | None:

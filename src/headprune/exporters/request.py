@@ -8,10 +8,7 @@ from pathlib import Path
 
 from headprune.errors import HeadpruneError
 from headprune.manifests.model import Gate, Manifest
-
-
-def silent(message: str) -> None:
-    """Swallow a progress message."""
+from headprune.progress import silent
 
 
 @dataclass(frozen=True, kw_only=True)

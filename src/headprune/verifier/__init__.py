@@ -9,13 +9,10 @@ from pathlib import Path
 
 from headprune.errors import HeadpruneError
 from headprune.manifests import Manifest
+from headprune.progress import silent
 from headprune.verifier.model import Verdict
 
 __all__ = ["Verdict", "VerifyRequest", "read_verdict", "recheck", "summary", "verify"]
-
-
-def _silent(_: str) -> None:
-    """The default progress: none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +52,7 @@ class VerifyRequest:
     report: Path | None = None
     junit: Path | None = None
     allow_truncation: bool = False
-    progress: Callable[[str], None] = _silent
+    progress: Callable[[str], None] = silent
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.margin) and self.margin >= 0):
