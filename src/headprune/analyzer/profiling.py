@@ -13,10 +13,13 @@ from transformers import PreTrainedModel
 from headprune.analyzer.batches import Batch
 from headprune.analyzer.capture import capture_layer
 from headprune.analyzer.collector import collect
+from headprune.analyzer.heap import release
 from headprune.analyzer.interception import AttentionCall, intercepted
 from headprune.analyzer.projection import ProjectionNorm
 from headprune.analyzer.score_table import LayerScores
 from headprune.analyzer.scores import Score
+
+LARGE = 4 << 20  # bytes of a layer's output from which its memory matters more than its pages' cost
 
 
 def profile_batch(
@@ -62,6 +65,8 @@ def collecting(
             call, weights=weights, projection=projection, sequences=batch.sequences, seed=seed
         )
         found.append(collect(capture, scores))
+        if capture.output.nbytes > LARGE:
+            release()
         return capture.output
 
     return handler
