@@ -16,11 +16,11 @@ import click
 
 from headprune import __version__
 from headprune.errors import ExitCode, HeadpruneError
-from headprune.options import Names, OutputFile, Range, ShardOf, Size
+from headprune.manifest_commands import manifest
+from headprune.options import FILE, Names, OutputFile, Range, ShardOf, Size
 from headprune.progress import Progress
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 100}
-FILE = click.Path(path_type=Path)
 MAX_SEED = 2**63 - 1
 GATE_OPTIONS = ("mode", "score", "fraction", "threshold", "share", "decode")
 
@@ -308,52 +308,7 @@ def demo(output: Path, negative_control: bool) -> ExitCode:  # noqa: FBT001
         progress.close()
 
 
-@cli.group()
-def manifest() -> None:
-    """Look at manifests, and merge those of shards."""
-
-
-@manifest.command()
-@click.argument("path", type=FILE)
-def validate(path: Path) -> ExitCode:
-    """Check a manifest against its schema."""
-    from headprune.manifests.files import read_manifest
-
-    read_manifest(path, shards=True)
-    click.echo(f"{path} is valid")
-    return ExitCode.OK
-
-
-@manifest.command()
-@click.argument("path", type=FILE)
-def show(path: Path) -> ExitCode:
-    """Print what a manifest says: model, calibration, thresholds, gate."""
-    from headprune.manifests.files import read_manifest
-    from headprune.manifests.show import describe
-
-    click.echo(describe(read_manifest(path, shards=True)))
-    return ExitCode.OK
-
-
-@manifest.command(
-    epilog="""\b
-Examples:
-  headprune analyze --model ./my-model --calibration text.jsonl --shard 1/2 -o shard-1.json
-  headprune analyze --model ./my-model --calibration text.jsonl --shard 2/2 -o shard-2.json
-  headprune manifest merge shard-1.json shard-2.json -o manifest.json
-"""
-)
-@click.argument("paths", type=FILE, nargs=-1, required=True, metavar="SHARD.json…")
-@click.option(
-    "-o", "--output", type=OutputFile(), default=Path("manifest.json"), help="The manifest."
-)
-def merge(paths: tuple[Path, ...], output: Path) -> ExitCode:
-    """Merge the shards of an analysis into the manifest of the whole."""
-    from headprune.manifests.merge import merge
-
-    merge(paths, output)
-    click.echo(f"wrote {output}")
-    return ExitCode.OK
+cli.add_command(manifest)
 
 
 def default_directory(model: str, mode: str) -> Path:

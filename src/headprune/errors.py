@@ -6,7 +6,8 @@ from enum import IntEnum
 
 # Hints that several stages give.
 ANALYZE_AGAIN = "make the manifest again: headprune analyze --model DIR -o manifest.json"
-EXPORT_AGAIN = "export the model again: headprune export --manifest manifest.json -o DIR"
+EXPORT = "headprune export --manifest manifest.json -o"
+EXPORT_AGAIN = f"export the model again: {EXPORT} DIR"
 REPORT_BUG = "this is a bug in headprune: please report it with the command and its output"
 SERVED = "headprune serves models with softmax attention behind that interface"
 UNGATED = "pass a graph of headprune export --gate none, or the model: --model DIR"

@@ -10,6 +10,7 @@ import click
 
 from headprune.manifests.model import Shard
 
+FILE = click.Path(path_type=Path)
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B)", re.IGNORECASE)
 UNITS = {
     f"{letter}{binary}b": (1024 if binary else 1000) ** power

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from headprune.analyzer import causal_attention
 from headprune.analyzer.attention import attend_blocked
 from headprune.analyzer.causal_attention import attend_causal
 from headprune.analyzer.interception import AttentionCall
@@ -33,6 +34,21 @@ def fused(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
 
 def blocked(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
     return attend_blocked(call, call.query, call.key, call.value)[1]
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_groups_taken_one_by_one_are_the_whole(
+    groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long sequences go a few groups at a time, through memory that each group uses again."""
+    draw = torch.Generator().manual_seed(5)
+    query = torch.randn(1, 4, 150, 16, generator=draw)
+    key, value = (torch.randn(1, groups, 150, 16, generator=draw) for _ in range(2))
+    whole, whole_statistics = attend_causal(query, key, value, 0.25)
+    monkeypatch.setattr(causal_attention, "WEIGHT_BYTES", 1)
+    parts, part_statistics = attend_causal(query, key, value, 0.25)
+    for got, wanted in zip((parts, *part_statistics), (whole, *whole_statistics), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=5e-6)
 
 
 def test_statistics_where_the_first_weight_underflows() -> None:

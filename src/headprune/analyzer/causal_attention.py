@@ -75,8 +75,8 @@ def attend_groups(
     groups = key.shape[1]
     shared = heads // groups
     blocks = -(-length // ROWS)
-    shifted = torch.sub(key, key[:, :, :1])
-    keys = torch.mul(shifted, scale).flatten(0, 1).transpose(-1, -2)
+    shifted = key - key[:, :, :1]
+    keys = (shifted * scale).flatten(0, 1).transpose(-1, -2)
     values = torch.cat([value, shifted], dim=-1).flatten(0, 1)
     # [group, block, head of the group and row of the block, head_dim]
     rows = in_blocks(query, batch * groups, shared, blocks)
@@ -99,7 +99,8 @@ def attend_groups(
     first, entropy = statistics.reshape(2, batch, heads, blocks * ROWS)[..., :length]
     output = products[..., :head_dim].reshape(batch, groups, blocks, shared, ROWS, head_dim)
     output = output.permute(0, 2, 4, 1, 3, 5).reshape(batch, blocks * ROWS, heads, head_dim)
-    output = output[:, :length].transpose(1, 2)
+    # With one head a group this is still a view of what the next call overwrites.
+    output = output.contiguous()[:, :length].transpose(1, 2)
     return output, (first, mend_sunk(entropy.clamp_(min=0.0), first, query, keys))
 
 

@@ -33,6 +33,7 @@ class ModelSource:
         name: What the user called it: a directory or a hub id.
         files: Where it was found.
         config: Its configuration.
+        config_sha256: Identity of the configuration.
         tokenizer: Its tokenizer.
         tokenizer_info: Identity of the tokenizer and its BOS policy.
         trust_remote_code: Whether model code that it brings may run.
@@ -41,6 +42,7 @@ class ModelSource:
     name: str
     files: ModelFiles
     config: Any
+    config_sha256: str
     tokenizer: PreTrainedTokenizerBase
     tokenizer_info: TokenizerInfo
     trust_remote_code: bool
@@ -105,6 +107,7 @@ def open_source(
         name=name,
         files=files,
         config=config,
+        config_sha256=hash_config(files.directory),
         tokenizer=tokenizer,
         tokenizer_info=describe_tokenizer(tokenizer, name),
         trust_remote_code=trust_remote_code,
@@ -162,7 +165,7 @@ def describe_model(
         name=source.files.name,
         revision=source.files.revision,
         weights_sha256=weights_sha256,
-        config_sha256=hash_config(source.files.directory),
+        config_sha256=source.config_sha256,
         model_type=str(source.config.model_type),
         dtype=str(dtype).removeprefix("torch."),
         layers=geometry.layers,

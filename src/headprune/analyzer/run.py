@@ -22,7 +22,6 @@ from headprune.analyzer.calibration import (
     load_documents,
 )
 from headprune.analyzer.geometry import full_name, geometry_of
-from headprune.analyzer.identity import hash_config
 from headprune.analyzer.journal import Journal
 from headprune.analyzer.layer_weights import LayerWeights
 from headprune.analyzer.loading import (
@@ -259,7 +258,7 @@ def plan_of(
     plan = {
         "version": __version__,
         "weights": [[name, stat.st_size, stat.st_mtime_ns] for name, stat in weights],
-        "config": hash_config(source.files.directory),
+        "config": source.config_sha256,
         "tokenizer": source.tokenizer_info.sha256,
         "calibration": asdict(calibration.info),
         "scores": request.scores,

@@ -8,7 +8,7 @@ from typing import Any
 
 from headprune.analyzer.identity import describe_tokenizer
 from headprune.analyzer.loading import load_tokenizer
-from headprune.errors import EXPORT_AGAIN, HeadpruneError
+from headprune.errors import EXPORT, EXPORT_AGAIN, HeadpruneError
 from headprune.files import sha256_file
 from headprune.manifests import Manifest, read_manifest
 from headprune.schemas.validation import parse_json
@@ -17,7 +17,6 @@ from headprune.verifier.quiet import quiet
 
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len")
 NO_LIMIT = 1 << 60
-EXPORT = "headprune export --manifest manifest.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +44,7 @@ def open_exported(directory: Path) -> Exported:
     Raises:
         HeadpruneError: It is no such directory, or a file of it is missing.
     """
-    hint = f"make one: {EXPORT} -o " + ("DIR" if directory.exists() else str(directory))
+    hint = f"make one: {EXPORT} " + ("DIR" if directory.exists() else str(directory))
     if not directory.is_dir():
         raise HeadpruneError(f"no exported model at {directory}", hint=hint)
     manifest = read_manifest(directory / "manifest.json", hint=hint)
@@ -58,7 +57,7 @@ def open_exported(directory: Path) -> Exported:
         if not (directory / name).is_file():
             raise HeadpruneError(
                 f"{directory} lacks {name}, which its manifest.json lists",
-                hint=f"copy the whole directory, or export it again: {EXPORT} -o DIR",
+                hint=f"copy the whole directory, or export it again: {EXPORT} DIR",
             )
         files[name] = FileHash(expected=expected, actual=sha256_file(directory / name))
     with quiet():
